@@ -46,7 +46,7 @@ Step::Step(std::unique_ptr<Program> program, Config config)
   if (config_.mode != Mode::kEager) install_recorder();
   if (!config_.parallel) return;
   auto on_ranks = std::make_unique<RankStep>(*program_, config_, stats_);
-  if (on_ranks->ranks() > 1) ranks_ = std::move(on_ranks);
+  if (on_ranks->ranks() > 1 || config_.parallel->micro_batches > 1) ranks_ = std::move(on_ranks);
 }
 Step::~Step() = default;
 

@@ -9,7 +9,7 @@
 namespace stepc {
 
 namespace {
-constexpr std::array<std::string_view, 6> kAxisNames = {"pp", "dp_replicate", "dp_shard", "cp", "tp", "ep"};
+constexpr std::array<std::string_view, 7> kAxisNames = {"pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "mb"};
 constexpr int64_t kMostRanks = int64_t{1} << 20;
 
 void check_axis_name(const std::string& name) {

@@ -32,6 +32,10 @@ struct Mesh {
   [[nodiscard]] int64_t size(const std::vector<Axis>& of) const;  // their product
 };
 
+// The axis of micro-batches: no ranks, but turns of the same ranks, one after the other (passes/stages/cut_batch.h). It
+// is the last of a mesh, so the rows of a rank are split along it, and those of its neighbours are not.
+inline constexpr std::string_view kMicroBatchAxis = "mb";
+
 // The names that a mesh can have, in the order in which their axes stand.
 std::span<const std::string_view> mesh_axis_names();
 // Axes in that order; those of size 1, along which nothing is split, are left out. UserError for a name that is none

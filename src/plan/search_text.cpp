@@ -90,7 +90,7 @@ std::string config_of(const Candidate& one, const SearchSubject& subject) {
   if (subject.overlaps) text += "overlap = true\n";
   text += "[train]\n";
   add("batch_size", subject.rows / one.micro_batches);
-  add("grad_accum", one.micro_batches);
+  add("micro_batches", one.micro_batches);
   return text;
 }
 

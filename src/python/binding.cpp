@@ -105,6 +105,10 @@ std::optional<Parallel> parallel_of(const py::object& chosen) {
   parallel.reduce = parse_reduce(chosen["reduce"].cast<std::string>());
   parallel.context = parse_context(chosen["context"].cast<std::string>());
   parallel.overlap = chosen["overlap"].cast<bool>();
+  parallel.micro_batches = chosen["micro_batches"].cast<int64_t>();
+  parallel.stages = chosen["stages"].cast<std::vector<std::string>>();
+  parallel.order = chosen["order"].cast<std::string>();
+  parallel.chunks = chosen["chunks"].cast<int64_t>();
   for (auto& [pattern, dims] :
        chosen["shard"].cast<std::vector<std::pair<std::string, std::map<size_t, std::string>>>>())
     parallel.rules.push_back({pattern, dims});

@@ -94,6 +94,67 @@ TEST(RankStep, IsTheStepOfOneRankWithPyTorchsOptimizers) {
   });
 }
 
+// Cut into stages, and in time: what a stage has lies on its ranks alone.
+TEST(RankStep, IsTheStepOfOneRankAsAPipeline) {
+  const auto alone = std::make_shared<RankedModel>();
+  const auto its = std::make_shared<torch::optim::AdamW>(alone->parameters(), torch::optim::AdamWOptions(1e-2));
+  const auto eager = train_step(alone, its);
+  std::vector<double> wanted;
+  for (int s = 0; s < kSteps; ++s) wanted.push_back(eager(rows_at(s, 6), rows_at(s, 2)).item<double>());
+  struct Case {
+    std::vector<MeshAxis> axes;
+    std::vector<std::string> stages;
+    std::string order;
+    int64_t micro_batches = 2;
+  };
+  for (const Case& one :
+       {Case{{{"pp", 2}}, {"in", "out"}, "1f1b", 4}, Case{{{"pp", 2}}, {"in", "out"}, "zb-h1"},
+        Case{{{"pp", 2}, {"dp_shard", 2}}, {"in", "out"}, "gpipe"}, Case{{{"dp_replicate", 2}}, {}, "1f1b"}}) {
+    const int64_t ranks_of_all = make_mesh(one.axes).ranks();
+    SCOPED_TRACE(str("{}, {}", to_text(make_mesh(one.axes)), one.order));
+    const bool has_stages = !one.stages.empty();
+    const int64_t of_stage = ranks_of_all / (has_stages ? 2 : 1);
+    const auto all = Ranks::threads(ranks_of_all);
+    on_ranks(all, [&](Ranks& ranks) {
+      const auto model = std::make_shared<RankedModel>();
+      const auto optimizer =
+          std::make_shared<torch::optim::AdamW>(model->parameters(), torch::optim::AdamWOptions(1e-2));
+      Config config = config_of_ranks(ranks, all);
+      config.parallel->axes = one.axes;
+      config.parallel->stages = one.stages;
+      config.parallel->order = one.order;
+      config.parallel->micro_batches = one.micro_batches;
+      auto step = accelerate(train_step(model, optimizer), {model}, {optimizer}, config);
+      const auto mine = [&](const at::Tensor& rows) {
+        return rows.chunk(of_stage)[static_cast<size_t>(ranks.rank() % of_stage)];
+      };
+      for (int s = 0; s < kSteps; ++s)
+        EXPECT_NEAR(step(mine(rows_at(s, 6)), mine(rows_at(s, 2))).template item<double>(),
+                    wanted[static_cast<size_t>(s)], 1e-12);
+      EXPECT_EQ(step.stats().replays, static_cast<uint64_t>(kSteps));
+      EXPECT_TRUE(step.stats().warnings.empty());
+      if (!has_stages) return;
+      const bool is_first = ranks.rank() < of_stage;
+      EXPECT_TRUE(is_virtual(is_first ? model->out->weight : model->in->weight)) << "the other stage's";
+      EXPECT_EQ(is_virtual(is_first ? model->in->weight : model->out->weight), of_stage > 1);
+    });
+  }
+}
+
+TEST(RankStep, MicroBatchesTakeRowsThatDivide) {
+  const auto all = Ranks::threads(2);
+  on_ranks(all, [&](Ranks& ranks) {
+    const auto model = std::make_shared<RankedModel>();
+    const auto optimizer = std::make_shared<torch::optim::SGD>(model->parameters(), 0.1);
+    Config config = config_of_ranks(ranks, all);
+    config.parallel->micro_batches = 3;
+    auto step = accelerate(train_step(model, optimizer), {model}, {optimizer}, config);
+    EXPECT_USER_ERROR(step(rows_at(0, 6), rows_at(0, 2)),
+                      "micro_batches = 3: batch '0' has 8 rows over 2 ranks, which do not divide");
+    EXPECT_FALSE(is_virtual(model->in->weight));
+  });
+}
+
 // By the loss of all rows: that of one rank's own would go the other way on one of them.
 TEST(RankStep, DecidesByWhatOneRankWouldRead) {
   const auto of = [](const std::shared_ptr<RankedModel>& model, const std::shared_ptr<torch::optim::SGD>& optimizer,
@@ -195,7 +256,7 @@ TEST(RankStep, RefusesRanksThatAreNotTheMesh) {
                       "parallel asks for 4 ranks (dp_shard=2,tp=2), and 2 were started");
     config.parallel->axes = {{"pp", 2}};
     EXPECT_USER_ERROR(accelerate(train_step(model, optimizer), {model}, {optimizer}, config),
-                      "parallel has pp = 2: there are pipelines in stepc train alone");
+                      "1 micro-batch for 2 stages in the order \"1f1b\", which needs one a stage");
   });
 }
 

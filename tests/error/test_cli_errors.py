@@ -39,8 +39,8 @@ USAGE = {
                                  "--parallel.ep=2: unknown key parallel.ep; there is no expert parallelism yet"),
     "too few micro-batches": (["memory", "run.toml", "--parallel.pp=2"],
                               "run.toml: parallel.pp = 2: 1 micro-batch for 2 stages in the order \"1f1b\", which needs "
-                              "one a stage: train.grad_accum must be at least 2"),
-    "more stages than layers": (["memory", "run.toml", "--parallel.pp=5", "--train.grad_accum=5"],
+                              "one a stage: micro_batches must be at least 2"),
+    "more stages than layers": (["memory", "run.toml", "--parallel.pp=5", "--train.micro_batches=5"],
                                 "parallel.pp = 5: the model has 4 layers, and each stage needs one; pp can be at most 4"),
     "an order that is none": (["memory", "run.toml", "--parallel.pp=2", "--parallel.order=zb"],
                               "run.toml: parallel.pp = 2: the order \"zb\" is none; it is \"1f1b\", \"gpipe\" or a file "

@@ -162,7 +162,7 @@ def test_not_a_number_after_some_steps(tiny):
 
 def test_a_second_interrupt_ends_at_once(stepc):
     """Steps of some seconds: the first asks to stop after the step, the second does not wait."""
-    process = stepc.start(*RUN, "--train.steps=100", "--train.batch_size=2", "--train.grad_accum=1000")
+    process = stepc.start(*RUN, "--train.steps=100", "--train.batch_size=2", "--train.micro_batches=1000")
     for line in process.stdout:
         if line.startswith("step 1/100"):
             break

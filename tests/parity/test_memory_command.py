@@ -39,7 +39,7 @@ def test_a_gpu_that_is_not_here(stepc):
         assert (stepc.path / "gpu.svg").read_text().startswith("<svg")
         planned[target] = re.search(r"predicted ([\d.]+) ms", result.stdout).group(1)
     assert float(planned["a100"]) > float(planned["b200"])
-    parts = stepc("memory", "run.toml", "--train.grad_accum=4", "--target", "h100")
+    parts = stepc("memory", "run.toml", "--train.micro_batches=4", "--target", "h100")
     assert parts.returncode == 0, parts.stderr
     assert "a micro-batch, 4 a step\n" in parts.stdout and "the update, 1 a step\n" in parts.stdout
     assert re.search(r"a step takes [\d.]+ MiB; NVIDIA H100 80GB has 74.5 GiB\n", parts.stdout), parts.stdout
@@ -161,7 +161,7 @@ def test_what_does_not_divide_is_padded(stepc):
 
 def sent_with_micro_batches(stepc, *options):
     """Of parameters in float32: what a rank sends with each micro-batch, and with the update, in parts of them."""
-    command = (*PARALLEL, "--model.compute=float32", "--train.grad_accum=4")
+    command = (*PARALLEL, "--model.compute=float32", "--train.micro_batches=4")
     parameters = bytes_in("parameters", stepc(*command).stdout)
     result = stepc(*command, *(f"--parallel.{option}" for option in options))
     assert (result.returncode, result.stderr) == (0, "")
@@ -184,7 +184,7 @@ def test_micro_batches_reduce_once_a_step_or_each(stepc, options, micro, update)
 
 def test_held_gradients_are_split_as_zero_says(stepc):
     def gradients(*options):
-        result = stepc(*PARALLEL, "--train.grad_accum=4", *(f"--parallel.{option}" for option in options))
+        result = stepc(*PARALLEL, "--train.micro_batches=4", *(f"--parallel.{option}" for option in options))
         assert result.returncode == 0, result.stderr
         return bytes_in("gradients", result.stdout)
 

@@ -182,7 +182,7 @@ def test_the_loss_of_chats_in_buckets_is_that_of_the_chats_alone(chats):
     assert abs(said - total / count) < 2e-4, (said, total / count)
 
 
-@pytest.mark.parametrize("how", [[], ["--train.capture=run", "--train.grad_accum=2"], ["--train.mode=exact"]])
+@pytest.mark.parametrize("how", [[], ["--train.capture=run", "--train.micro_batches=2"], ["--train.mode=exact"]])
 def test_all_buckets_are_compiled_before_the_first_step(chats, how):
     result = chats("train", "run.toml", "--data.train=lines.jsonl", "--data.buckets=[60, 62, 70]", "--train.steps=8",
                    "--data.eval_fraction=0.05", *how)

@@ -56,7 +56,7 @@ def test_a_run_is_resumed_there_and_elsewhere(stepc, run, device):
 
 
 def test_micro_batches_and_buckets(stepc, run, device):
-    options = [*EXACT, "--train.grad_accum=2", "--model.compute=bfloat16"]
+    options = [*EXACT, "--train.micro_batches=2", "--model.compute=bfloat16"]
     assert stepc("train", "run.toml", *options, "--output.dir=cpu").returncode == 0
     run("train", "run.toml", "--device", device, *options, "--output.dir=there")
     assert losses(stepc, "there") == pytest.approx(losses(stepc, "cpu"), rel=1e-2)

@@ -18,10 +18,10 @@ VOCABULARY, ROWS, LENGTH, STEPS = 64, 4, 8, 3
 RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
 
-def gpt2(dropout=0.0):
+def gpt2(dropout=0.0, layers=1):
     """All in the type of its parameters: sums of float64."""
     rates = {name: dropout for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop")}
-    config = transformers.GPT2Config(vocab_size=VOCABULARY, n_embd=16, n_layer=1, n_head=4, n_positions=LENGTH,
+    config = transformers.GPT2Config(vocab_size=VOCABULARY, n_embd=16, n_layer=layers, n_head=4, n_positions=LENGTH,
                                      use_cache=False, **rates)
     return transformers.GPT2LMHeadModel(config)
 
@@ -40,8 +40,8 @@ def batches(steps=STEPS, rows=ROWS):
 def rows_of(batch, parallel):
     """This rank's, as a DistributedSampler over the data axes gives them."""
     axes = parallel if isinstance(parallel, dict) else {}
-    beside = axes.get("tp", 1) * axes.get("cp", 1)
-    return batch.chunk(WORLD // beside)[RANK // beside]
+    beside, of_stage = axes.get("tp", 1) * axes.get("cp", 1), WORLD // axes.get("pp", 1)
+    return batch.chunk(of_stage // beside)[RANK % of_stage // beside]
 
 
 class Training:
@@ -706,10 +706,10 @@ def whole_tensors():
 
 
 @case
-def evaluation():
+def evaluation(parallel="fsdp", model=gpt2, **config):
     import stepc
 
-    alone, training = Training(), Training()
+    alone, training = Training(model), Training(model)
 
     def loss_of(model):
         def loss(ids):
@@ -726,10 +726,10 @@ def evaluation():
 
         return step
 
-    step, eager = stepc.accelerate(both(training), config=stepc.Config(parallel="fsdp")), both(alone)
+    step, eager = stepc.accelerate(both(training), config=stepc.Config(parallel=parallel, **config)), both(alone)
     out = {"wanted": [], "got": []}
     for ids in batches():
-        for name, one, of, given in (("wanted", eager, alone, ids), ("got", step, training, rows_of(ids, "fsdp"))):
+        for name, one, of, given in (("wanted", eager, alone, ids), ("got", step, training, rows_of(ids, parallel))):
             of.model.train()
             out[name].append(one(given).item())
             of.model.eval()
@@ -1212,7 +1212,7 @@ def diffusion(models, name):
     return models.Model(models.MODELS[name].build, batch, loss_of)
 
 
-def family(name):
+def family(name, parallel=None, **config):
     """Losses and norms on all four ranks, without dropout, whose draws eager makes otherwise."""
     import models
 
@@ -1220,7 +1220,7 @@ def family(name):
 
     models.BATCH = ROWS
     torch.set_default_dtype(torch.float32)
-    parallel, base = FAMILIES[name], name.split()[0]
+    parallel, base = parallel or FAMILIES[name], name.split()[0]
     model = diffusion(models, base) if base in ("unet", "dit") else models.MODELS[base]
     source = torch.Generator().manual_seed(1)
     given = [models.cast(model.batch(source, False), torch.float32) for _ in range(STEPS)]
@@ -1250,10 +1250,123 @@ def family(name):
 
     wanted = run(made(), lambda value: value)
     try:
-        step = stepc.accelerate(made(), config=stepc.Config(parallel=parallel))
+        step = stepc.accelerate(made(), config=stepc.Config(parallel=parallel, **config))
         return {"wanted": wanted, "got": run(step, lambda value: rows_of(value, parallel)), "refused": ""}
     except (stepc.UserError, stepc.InternalError) as error:
         return {"wanted": wanted, "got": [], "refused": str(error)}
+
+
+# ---- pipelines
+
+DEEP = lambda: gpt2(layers=3)
+
+
+def some_labels(training, ids):
+    """Rows have targets that count in unlike number, and the step returns what it makes of rows, numbers and nothing."""
+    labels = torch.where(ids % 3 == 0, -100, ids)
+    logits = training.model(input_ids=ids).logits[:, :-1]
+    loss = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), labels[:, 1:].reshape(-1))
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(training.model.parameters(), 0.5)
+    training.optimizer.step()
+    training.optimizer.zero_grad()
+    return loss.detach(), norm.item(), logits.detach().argmax(-1), (labels >= 0).sum(), None
+
+
+def results_of_a_pipeline():
+    import stepc
+
+    def run(training, step, of):
+        given = [step(of(batch)) for batch in batches()]
+        return [[float(loss), norm, float(rows.float().mean()), float(count), float(nothing is None)]
+                for loss, norm, rows, count, nothing in given]
+
+    alone, training = Training(DEEP), Training(DEEP)
+    wanted = run(alone, lambda ids: some_labels(alone, ids), lambda batch: batch)
+    step = stepc.accelerate(lambda ids: some_labels(training, ids), config=stepc.Config(parallel={"pp": 2}, micro_batches=4))
+    return {"wanted": wanted, "got": run(training, step, lambda batch: batch)}
+
+
+def draws_of_a_pipeline():
+    """The masks of dropout are those of the rows of the whole batch, however they are cut."""
+    out = {}
+    for name, parallel, config in (("wanted", {"dp_shard": 2}, {}), ("got", {"pp": 2}, {"micro_batches": 4})):
+        training = Training(lambda: gpt2(0.3, layers=2))
+        torch.manual_seed(7)
+        step = on_ranks(training, parallel, **config)
+        out[name] = training.run(step, [rows_of(batch, parallel) for batch in batches()])
+    return out
+
+
+def checkpoint_of_a_pipeline():
+    """Trains and saves; goes on on another mesh, and from there as a pipeline again."""
+    import stepc
+
+    alone, given = Training(DEEP), batches(6)
+    wanted = alone.run(alone.step, given)
+    out = {"wanted": wanted}
+    training = Training(DEEP)
+    step = on_ranks(training, {"pp": 2}, micro_batches=2)
+    out["got"] = training.run(step, given[:2])
+    step.save("pipeline", scheduler=training.scheduler)
+    ends = [(2, {"dp_shard": 2}, {}, "data"), (4, {"pp": 2, "order": "gpipe"}, {"micro_batches": 4}, "data")]
+    where = "pipeline"
+    for begin, parallel, config, kept in ends:
+        training = Training(DEEP, seed=5)
+        step = on_ranks(training, parallel, **config)
+        step.load(where, scheduler=training.scheduler)
+        out["got"] += training.run(step, [rows_of(one, parallel) for one in given[begin : begin + 2]])
+        step.save(kept, scheduler=training.scheduler)
+        where = kept
+    return out
+
+
+def refusals_of_pipelines():
+    import stepc
+
+    ids = batches()[0]
+
+    def called(parallel, model=DEEP, step=None, **config):
+        training = Training(model)
+        if step is not None:
+            training.step = lambda ids: step(training, ids)
+        return refused(lambda: on_ranks(training, parallel, **config)(ids))
+
+    def normed():
+        return torch.nn.Sequential(torch.nn.Embedding(VOCABULARY, 8), torch.nn.BatchNorm1d(LENGTH), torch.nn.Linear(8, 1))
+
+    def of_statistics(training, ids):
+        loss = training.model(ids).sum()
+        loss.backward()
+        training.optimizer.step()
+        training.optimizer.zero_grad()
+        return loss.detach()
+
+    return {
+        "few": called({"pp": 2}, micro_batches=1),
+        "rows": called({"pp": 2}, micro_batches=3),
+        "name": called({"pp": 2, "stages": ["h.0", "g.1"]}, micro_batches=2),
+        "names": called({"pp": 2, "stages": ["h.0"]}, micro_batches=2),
+        "order": called({"pp": 2, "order": "2f2b"}, micro_batches=2),
+        "statistics": called({"pp": 2, "stages": ["0", "2"]}, normed, of_statistics, micro_batches=2),
+        "layers": called({"pp": 2}, gpt2, micro_batches=2),
+        "budget": called({"pp": 2}, micro_batches=2, memory_budget="1GiB"),
+        "means": called({"pp": 2}, micro_batches=2, loss_mean="ranks"),
+        "stages": called({"dp_shard": 2, "chunks": 2}, micro_batches=2),
+    }
+
+
+CASES |= {
+    "pipeline": lambda: beside_one({"pp": 2}, DEEP, micro_batches=2),
+    "pipeline by names": lambda: beside_one({"pp": 2, "stages": ["h.0", "h.2"], "order": "gpipe"}, DEEP, micro_batches=4),
+    "micro-batches alone": lambda: beside_one({"dp_shard": 2}, DEEP, micro_batches=2),
+    "evaluation of a pipeline": lambda: evaluation({"pp": 2}, DEEP, micro_batches=2),
+    "results_of_a_pipeline": results_of_a_pipeline, "draws_of_a_pipeline": draws_of_a_pipeline,
+    "checkpoint_of_a_pipeline": checkpoint_of_a_pipeline, "refusals_of_pipelines": refusals_of_pipelines,
+}
+PIPELINES = {name: (lambda name=name: family(name, {"pp": 2, "dp_shard": 2}, micro_batches=2))
+             for name in ("llama", "gpt2", "t5", "bert", "vit")}
+PIPELINE_CASES = {f"pipeline of {name}": case for name, case in PIPELINES.items()}
 
 
 # ---- sequences split over the ranks, behind --ranks, on four of them
@@ -1276,7 +1389,7 @@ def main(build, out, group, *names):
     results = {}
     for name in names:
         torch.set_default_dtype(torch.float64)
-        results[name] = {**CASES, **FAMILY_CASES, **CONTEXT_CASES}[name]()
+        results[name] = {**CASES, **FAMILY_CASES, **CONTEXT_CASES, **PIPELINE_CASES}[name]()
     torch.save(results, f"{out}/rank-{RANK}.pt")
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()

@@ -15,12 +15,16 @@ from on_ranks import assert_as_one, results_of
 pytestmark = pytest.mark.one_process  # for `ranks`, which takes a minute
 
 
+PIPELINES = ("pipeline", "pipeline by names", "micro-batches alone", "evaluation of a pipeline", "results_of_a_pipeline",
+             "draws_of_a_pipeline", "checkpoint_of_a_pipeline")
+
+
 @pytest.fixture(scope="module")
 def ranks(build_dir, tmp_path_factory):
     """What a case gave on each rank, in a program that has a group of its own."""
     cases = ["kind fsdp", "kind tp", "kind auto", "auto_of_the_whole_batch", "auto_refused", "odd_lengths", "windows_on_larger_memory", "arguments", "evaluation", "whole_tensors",
              "checkpoints", "checkpoint_of_other_types", "loaders", "torchs_checkpoints", "loops", "numbers", "decisions",
-             "means_of_ranks", "ordinary", "refusals", "traced", "example_of_the_docs"]
+             "means_of_ranks", "ordinary", "refusals", "traced", "example_of_the_docs", *PIPELINES, "refusals_of_pipelines"]
     return results_of(cases, build_dir, tmp_path_factory.mktemp("ranks"), "own")
 
 
@@ -353,3 +357,28 @@ def test_config_says_what_it_takes(given, said):
     with pytest.raises(stepc.UserError) as error:
         stepc.accelerate(lambda: None, config=stepc.Config(**given))
     assert said in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("case", PIPELINES)
+def test_pipeline_is_as_on_one_rank(ranks, case):
+    for result in ranks[case]:
+        assert_as_one(result)
+    if case == "pipeline":  # each rank has its own layers: of three the first has one or two, and the tied embedding is on both
+        bytes_of_state = [result["stats"]["state_bytes"] for result in ranks[case]]
+        assert max(bytes_of_state) < 0.95 * ranks[case][0]["whole_bytes"]
+
+
+def test_pipelines_say_what_they_cannot_do(ranks):
+    zero, one = ranks["refusals_of_pipelines"]
+    assert zero == one
+    assert zero["few"] == ("1 micro-batch for 2 stages in the order \"1f1b\", which needs one a stage: micro_batches must be at "
+                           "least 2")
+    assert zero["rows"] == "micro_batches = 3: batch '0' has 4 rows, which do not divide"
+    assert zero["name"].startswith("parallel.stages: a stage begins with 'g.1', and the model has no such module")
+    assert zero["names"] == "parallel.stages names 1 modules, and there are 2 stages: it says with which each begins"
+    assert zero["order"].startswith('the order "2f2b" is none')
+    assert "needs what all rows of the batch make before the step can go on (as batch statistics do)" in zero["statistics"]
+    assert zero["layers"].startswith("parallel.pp: 2 stages, and the model has 1 layer")
+    assert zero["budget"].startswith("memory_budget is of a step in one piece")
+    assert zero["means"].startswith('loss_mean is "ranks", and the step is cut into micro-batches')
+    assert zero["stages"] == "parallel has chunks, and no axis pp above 1, which is cut into stages"

@@ -14,7 +14,7 @@ from on_ranks import assert_as_one, results_of, start
 @pytest.fixture(scope="module")
 def ranks(build_dir, tmp_path_factory):
     elsewhere = ranks_cases.WITH_A_GROUP + ranks_cases.ON_FOUR_RANKS
-    cases = [one for one in ranks_cases.CASES if one not in elsewhere]
+    cases = [one for one in ranks_cases.CASES if one not in elsewhere and "pipeline" not in one]
     return results_of(cases, build_dir, tmp_path_factory.mktemp("ranks"), "launched")
 
 
@@ -41,6 +41,19 @@ def test_unmodified_model_on_four_ranks(families, name):
         assert result["refused"] == ""
         got, wanted = (torch.tensor(result[name]) for name in ("got", "wanted"))
         torch.testing.assert_close(got, wanted, rtol=5e-6, atol=0)  # norms are up to 108
+
+
+@pytest.fixture(scope="module")
+def pipelines(build_dir, tmp_path_factory):
+    return results_of(list(ranks_cases.PIPELINE_CASES), build_dir, tmp_path_factory.mktemp("pipelines"), "launched", ranks=4)
+
+
+@pytest.mark.parametrize("name", ranks_cases.PIPELINES)
+def test_unmodified_model_in_stages(pipelines, name):
+    for result in pipelines[f"pipeline of {name}"]:
+        assert result["refused"] == ""
+        got, wanted = (torch.tensor(result[name]) for name in ("got", "wanted"))
+        torch.testing.assert_close(got, wanted, rtol=5e-6, atol=0)
 
 
 def test_gradients_are_sent_as_bfloat16(ranks):

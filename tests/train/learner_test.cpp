@@ -99,7 +99,7 @@ class EveryOptimizer : public LearnerTest, public ::testing::WithParamInterface<
   };
   Outcome run(const std::string& mode) {
     config_.train.mode = mode;
-    config_.train.grad_accum = 2;
+    config_.train.micro_batches = 2;
     at::manual_seed(7);
     LocalLearner learner = this->learner();
     Outcome outcome;

@@ -40,7 +40,7 @@ TEST_F(MemoryNeedTest, EveryTensorIsCounted) {
   EXPECT_EQ(need().total(), 16 * count + kScalars);
   config_.output.save_every = 5;  // master weights are what is saved
   EXPECT_EQ(need().staging, 12 * count + kScalars);
-  config_.train.grad_accum = 2;
+  config_.train.micro_batches = 2;
   EXPECT_EQ(need().gradients, 4 * count);
   config_.model.compute = "float32";
   config_.optim.name = "sgd";

@@ -90,7 +90,7 @@ class RankLearnerTest : public ::testing::Test {
     config.model.compute = setting.compute;
     config.optim.name = setting.optimizer;
     config.optim.lr = 1e-3;
-    config.train.grad_accum = setting.micro_batches;
+    config.train.micro_batches = setting.micro_batches;
     const Mesh mesh = parse_mesh(setting.mesh);
     if (const auto pp = mesh.find("pp")) config.parallel.pp = mesh.size(*pp);
     config.parallel.order = setting.order;

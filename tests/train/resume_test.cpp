@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/files.h"
 #include "tests/expect_user_error.h"
 #include "tests/temp_dir.h"
 
@@ -31,6 +32,24 @@ TEST(Resume, ChangesAreToldAndTheDataOrderIsFixed) {
   config.train.batch_size = 3;
   EXPECT_USER_ERROR(check_resumed_config(directory.path(), config),
                     "train.batch_size = 3: the checkpoint to resume from has 8");
+}
+
+// Of a version that named keys otherwise.
+TEST(Resume, FormerNamesOfKeysAreRead) {
+  const TempDir directory;
+  RunConfig config = some_config();
+  config.train.micro_batches = 4;
+  save_run_config(directory.path(), config);
+  const auto path = directory.path() / "run.toml";
+  std::string text = read_text(path, 1 << 20);
+  const std::string now = "micro_batches", then = "grad_accum";
+  ASSERT_NE(text.find(now), std::string::npos);
+  text.replace(text.find(now), now.size(), then);
+  std::ofstream(path) << text;
+  EXPECT_EQ(saved_run_config(directory.path()).train.micro_batches, 4);
+  EXPECT_TRUE(check_resumed_config(directory.path(), config).empty());
+  EXPECT_USER_ERROR(load_run_config(path.string(), {}),
+                    "unknown key train.grad_accum = 4; here it is train.micro_batches");
 }
 
 TEST(Resume, TheTargetOfThePlanComesBack) {

@@ -106,6 +106,8 @@ TEST_F(RunConfigTest, NamesOfOthersAreAnsweredWithOurs) {
     EXPECT_USER_ERROR(load_with({theirs, "2"}), str("unknown key {}; here it is parallel.{}: ", theirs, ours));
   EXPECT_USER_ERROR(load(str("{}[zero_optimization]\nstage = 2\n", kLeast)),
                     ":7: unknown section [zero_optimization]; here it is parallel.zero: ");
+  EXPECT_USER_ERROR(load_with({"train.grad_accum", "2"}),
+                    "unknown key train.grad_accum; here it is train.micro_batches: ");
   EXPECT_USER_ERROR(load_with({"parallel.expert_parallel_degree", "2"}), "there is no expert parallelism yet");
 }
 
@@ -149,7 +151,7 @@ TEST_F(RunConfigTest, UnknownKeysNameTheLineAndTheNearestKey) {
   EXPECT_USER_ERROR(load(str("{}[train]\nstep = 7\n", kLeast)),
                     path() + ":8: unknown key train.step = 7; did you mean train.steps?");
   EXPECT_USER_ERROR(load(str("{}[train]\nzebra = 'striped'\n", kLeast)),
-                    ":8: unknown key train.zebra = 'striped'; [train] has steps, batch_size, grad_accum, seed, "
+                    ":8: unknown key train.zebra = 'striped'; [train] has steps, batch_size, micro_batches, seed, "
                     "threads, device, mode, capture, verify");
   EXPECT_USER_ERROR(load(str("{}[trian]\nsteps = 7\n", kLeast)), ":7: unknown section [trian]; did you mean [train]?");
   EXPECT_USER_ERROR(load(str("steps = 7\n{}", kLeast)), ":1: unknown key steps = 7; did you mean steps in [train]?");

@@ -23,7 +23,7 @@ class RunTablesTest : public ::testing::Test {
     config_.data.eval_fraction = 0.5;
     config_.train.steps = 10;
     config_.train.batch_size = 3;
-    config_.train.grad_accum = 2;
+    config_.train.micro_batches = 2;
   }
   [[nodiscard]] Corpus corpus() const {
     const Tokenizer tokenizer(parse_tokenizer_json(make_byte_tokenizer_json(), "t"), "t");

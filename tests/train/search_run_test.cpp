@@ -30,7 +30,7 @@ class SearchRunTest : public RankLearnerTest {
     RunConfig one = config(setting);
     one.data.buckets = {};
     one.parallel.pp = pp;
-    one.train.grad_accum = micro_batches;
+    one.train.micro_batches = micro_batches;
     return one;
   }
 
@@ -51,13 +51,13 @@ TEST_F(SearchRunTest, APipelineTakesWhatItsPlanSays) {
     const models::DecoderConfig shape = read_model_config(run.model.path);
     SearchOptions options;
     options.pins.pp = pp;
-    options.pins.micro_batches = run.train.grad_accum;
+    options.pins.micro_batches = run.train.micro_batches;
     const SearchResult result = search(search_model(run, shape, {}), cluster_of(pp), options);
     ASSERT_NE(result.best(), nullptr) << result.outcomes.front().why;
     const stepc::Outcome& found = *result.best();
 
     const Strategy strategy = train::strategy_of(run);
-    CapturedRun captured = capture_run(run, shape, {}, batch({str("pp={}", pp), 0, run.train.grad_accum}, 0));
+    CapturedRun captured = capture_run(run, shape, {}, batch({str("pp={}", pp), 0, run.train.micro_batches}, 0));
     const PipelinePlan plan = plan_pipeline(captured.parts, run, strategy, model({}), captured.model, captured.optimizer);
     const auto most = static_cast<double>(plan.largest().state_bytes + plan.largest().step_bytes());
     EXPECT_NEAR(found.seconds, plan.prediction.seconds, 0.1 * plan.prediction.seconds);

@@ -88,7 +88,7 @@ class TrainerTest : public ::testing::TestWithParam<Variant> {
     config.data.eval_fraction = 0.1;
     config.train.steps = 20;
     config.train.batch_size = 2;
-    config.train.grad_accum = 2;
+    config.train.micro_batches = 2;
     config.train.threads = 2;
     config.optim.lr = 3e-3;
     config.optim.warmup_steps = 4;
@@ -284,7 +284,7 @@ TEST_F(TrainerRun, AnAutomaticBudgetIsWeighedWithTheTargetOfTheCheckpoint) {
 TEST_F(TrainerRun, AccumulationDoesNotChangeWhatIsMinimised) {
   RunConfig whole = config("whole");
   whole.train.batch_size = 4;
-  whole.train.grad_accum = 1;
+  whole.train.micro_batches = 1;
   whole.train.steps = 3;
   RunConfig halves = config("halves");
   halves.train.steps = 3;
@@ -299,7 +299,7 @@ TEST_F(TrainerRun, AccumulationDoesNotChangeWhatIsMinimised) {
 TEST_F(TrainerRun, PaddingDoesNotChangeWhatIsMinimised) {
   RunConfig tight = config("tight");
   tight.train.steps = 6;
-  tight.train.grad_accum = 1;
+  tight.train.micro_batches = 1;
   bucket(tight, {128, 256});
   RunConfig wide = tight;
   wide.output.dir = output("wide").string();

@@ -34,11 +34,13 @@ std::string shapes_of(const StepInput& input) {
 
 }  // namespace
 
-BatchRows::BatchRows(const Parallel& parallel, const Strategy& strategy, std::shared_ptr<Ranks> ranks)
+BatchRows::BatchRows(const Parallel& parallel, const Strategy& strategy, std::shared_ptr<Ranks> ranks,
+                     std::shared_ptr<Ranks> all)
     : parallel_(parallel),
       mesh_(strategy.mesh),
       means_by_rank_(strategy.means_by_rank),
       ranks_(std::move(ranks)),
+      all_(std::move(all)),
       data_axes_(data_axes(strategy.mesh)) {}
 
 void BatchRows::spread_over(const Mesh& mesh) {
@@ -130,13 +132,18 @@ bool BatchRows::takes_as_given(const std::optional<PartOf>& part, const StepInpu
 
 // What the plan takes of the batch: rows that are the rank's part of a tensor go nowhere else.
 std::vector<at::Tensor> BatchRows::for_plan(const Schedule& schedule, const StepInput& input) const {
+  Parts parts;
+  for (const ScheduleInput& one : schedule.inputs)
+    if (one.kind == InputKind::kBatch) parts[std::stoul(one.key)] = one.part;
+  return for_parts(parts, input);
+}
+
+std::vector<at::Tensor> BatchRows::for_parts(const Parts& parts, const StepInput& input) const {
   std::vector<at::Tensor> out = input.tensors;
   if (means_by_rank_) return out;
-  for (const ScheduleInput& one : schedule.inputs) {
-    if (one.kind != InputKind::kBatch) continue;
-    const size_t t = std::stoul(one.key);
+  for (const auto& [t, part] : parts) {
     const auto dim = rows_of(input, t);
-    if (dim && !takes_as_given(one.part, input, t)) out[t] = gathered(out[t], *dim);
+    if (dim && !takes_as_given(part, input, t)) out[t] = gathered(out[t], *dim);
   }
   return out;
 }
@@ -156,20 +163,21 @@ void BatchRows::check_shared(const StepInput& input) const {
   std::string hashes;
   for (size_t t = 0; t < input.tensors.size(); ++t) hashes += hash_text(hash_of(input.tensors[t])) + "\n";
   std::vector<std::vector<std::string>> all;
-  for (const std::string& one : ranks_->exchange(hashes)) all.push_back(split(one, '\n'));
+  for (const std::string& one : all_->exchange(hashes)) all.push_back(split(one, '\n'));
   for (size_t t = 0; t < input.tensors.size(); ++t) {
     const bool is_row = rows_of(input, t).has_value();
-    for (int64_t r = 0; r < ranks_->ranks(); ++r) {
+    for (int64_t r = 0; r < all_->ranks(); ++r) {
       int64_t first = 0;
       if (is_row) {  // of those at the same place along the data axes
-        const auto at = coordinates_of(mesh_, r);
+        const auto at = coordinates_of(mesh_, r % mesh_.ranks());
         while (
             !std::ranges::all_of(data_axes_, [&](Axis axis) { return coordinates_of(mesh_, first)[axis] == at[axis]; }))
           ++first;
       }
       if (all[static_cast<size_t>(r)][t] == all[static_cast<size_t>(first)][t]) continue;
       user_error("batch '{}' differs between ranks {} and {}: {}", name_in(input, t), first, r,
-                 is_row ? "ranks along tp and cp want the same rows; give each a sampler by its place along dp"
+                 is_row || (data_axes_.empty() && parallel_.batch == Parallel::Batch::kLocal)
+                     ? "ranks along tp, cp and pp want the same rows; give each a sampler by its place along dp"
                  : parallel_.batch == Parallel::Batch::kGlobal
                      ? "with batch=\"global\" every rank gives the whole batch; \"local\" are rows of its own"
                      : "it has no rows, as many as the first tensor, so every rank wants the same");

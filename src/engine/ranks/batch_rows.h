@@ -21,8 +21,10 @@ namespace stepc {
 
 class BatchRows {
  public:
-  // `parallel` outlives this.
-  BatchRows(const Parallel& parallel, const Strategy& strategy, std::shared_ptr<Ranks> ranks);
+  // `parallel` outlives this. `strategy`: of the mesh without stages; `ranks`: of that mesh, `all`: of all stages,
+  // which have the same rows.
+  BatchRows(const Parallel& parallel, const Strategy& strategy, std::shared_ptr<Ranks> ranks,
+            std::shared_ptr<Ranks> all);
 
   // From now on the ranks are the mesh's.
   void spread_over(const Mesh& mesh);
@@ -43,6 +45,9 @@ class BatchRows {
   [[nodiscard]] std::vector<at::Tensor> whole(const StepInput& input) const;
   // What the plan takes of the batch: rows that are the rank's part of a tensor go nowhere else.
   [[nodiscard]] std::vector<at::Tensor> for_plan(const Schedule& schedule, const StepInput& input) const;
+  // `parts`: by tensor of the batch, of which tensor it is the rank's part.
+  using Parts = std::map<size_t, std::optional<PartOf>>;
+  [[nodiscard]] std::vector<at::Tensor> for_parts(const Parts& parts, const StepInput& input) const;
 
   // UserError: batch_dims names a dimension that is not there.
   void check_dims(const StepInput& input) const;
@@ -60,7 +65,7 @@ class BatchRows {
   const Parallel& parallel_;
   Mesh mesh_;
   bool means_by_rank_;
-  std::shared_ptr<Ranks> ranks_;
+  std::shared_ptr<Ranks> ranks_, all_;
   std::vector<Axis> data_axes_;       // along which ranks have rows of their own
   std::map<std::string, Rows> rows_;  // by shapes of the batch, where they are not the likeliest
 };

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "comm/ranks.h"
+#include "engine/ranks/stage_cuts.h"
 
 namespace stepc {
 
@@ -51,8 +52,8 @@ Strategy strategy_of(const Parallel& parallel, int64_t ranks) {
   }
   Strategy strategy;
   strategy.mesh = make_mesh(axes);
-  USER_CHECK(!strategy.mesh.find("pp"), "parallel has pp = {}: there are pipelines in stepc train alone",
-             strategy.mesh.size(*strategy.mesh.find("pp")));
+  USER_CHECK(!strategy.mesh.find(kMicroBatchAxis),
+             "parallel has the axis {}; how many micro-batches there are is said by micro_batches", kMicroBatchAxis);
   strategy.zero = parallel.zero > 0 ? parallel.zero : Strategy().zero;
   strategy.sequence_parallel = parallel.sequence_parallel;
   strategy.reduce = parallel.reduce;
@@ -71,7 +72,25 @@ Strategy strategy_of(const Parallel& parallel, int64_t ranks) {
       wanted, wanted == 1 ? "no axis is above 1" : to_text(strategy.mesh), ranks,
       to_text(nearest_mesh(strategy.mesh, ranks)));
   if (!parallel.is_searched) check(strategy);
+  const Pipeline pipeline = pipeline_of(parallel, strategy);
+  USER_CHECK(pipeline.micro_batches >= 1, "micro_batches is {}; the least is 1", pipeline.micro_batches);
+  const bool is_staged = pipeline.ranks > 1 || pipeline.micro_batches > 1;
+  USER_CHECK(pipeline.ranks > 1 || (pipeline.stages.empty() && pipeline.chunks == 1),
+             "parallel has {}, and no axis pp above 1, which is cut into stages",
+             pipeline.stages.empty() ? "chunks" : "stages");
+  if (!is_staged) return strategy;
+  USER_CHECK(!parallel.is_searched, "parallel is \"auto\", and micro_batches = {}: it chooses no micro-batches yet",
+             pipeline.micro_batches);
+  USER_CHECK(!parallel.means_by_rank,
+             "loss_mean is \"ranks\", and the step is cut into micro-batches, whose mean is "
+             "that of all rows: take loss_mean=\"all\"");
+  order_of(pipeline);
   return strategy;
+}
+
+Pipeline pipeline_of(const Parallel& parallel, const Strategy& strategy) {
+  const auto pp = strategy.mesh.find("pp");
+  return {pp ? strategy.mesh.size(*pp) : 1, parallel.micro_batches, parallel.stages, parallel.order, parallel.chunks};
 }
 
 std::shared_ptr<Ranks> ranks_of_process(const Launch& launch) {

@@ -37,6 +37,12 @@ struct Parallel {
   bool means_by_rank = false;  // Strategy::means_by_rank
   Context context = Context::kByPrice;
   std::vector<ShardRule> rules = {};
+  // Of an axis pp, or of more than one micro-batch: how the step is cut in time and into stages
+  // (engine/ranks/stage_cuts.h).
+  int64_t micro_batches = 1;
+  std::vector<std::string> stages = {};
+  std::string order = "1f1b";
+  int64_t chunks = 1;
   bool overlap = false;  // Strategy::overlap_bytes, of kOverlapBytes
   Batch batch = Batch::kLocal;
   // Which dimension of a tensor of the batch is its rows, by name, or by place where it has none; nothing: it has no
@@ -48,6 +54,10 @@ struct Parallel {
 
 // "local" or "global". UserError otherwise.
 Parallel::Batch parse_batch(std::string_view text);
+
+struct Pipeline;
+// Of the strategy's mesh.
+Pipeline pipeline_of(const Parallel& parallel, const Strategy& strategy);
 
 // Of so many ranks; of what is searched, until it is chosen: every rank has rows of its own. UserError: axes that
 // multiply to another number, names that are none, rules that fit no axis.

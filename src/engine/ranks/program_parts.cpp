@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "aten/virtual_memory.h"
@@ -18,18 +19,20 @@ namespace {
 constexpr const char* kInParts =
     "this tensor's values lie in parts on the ranks of the run: what reads them has to stand inside 'with "
     "stepc.full_parameters(model)'";
+constexpr const char* kOfAnotherStage =
+    "this tensor's values lie on the ranks of another stage of the pipeline: what reads them has to stand inside 'with "
+    "stepc.full_parameters(model)'";
 }  // namespace
 
-bool ProgramParts::take(const Schedule& schedule) {
+bool ProgramParts::take(const Inputs& inputs) {
   std::vector<at::Tensor> tensors;
   program_.append_tensors(tensors);
   std::map<Key, at::Tensor> of_program;
   for (size_t k = 0; k < program_.keys().size(); ++k)
     of_program[{program_.keys()[k].owner, program_.keys()[k].key}] = tensors[k];
   Tensors found;
-  for (const ScheduleInput& input : schedule.inputs) {
-    if (!is_of_program(input.kind) || input.kind == InputKind::kBatch) continue;
-    const Key key{*owner_of(input.kind), input.key};
+  for (const auto& [kind, name] : inputs) {
+    const Key key{*owner_of(kind), name};
     if (!held_.contains(key)) found.emplace_back(key, of_program.at(key));
   }
   return take(found);
@@ -37,6 +40,7 @@ bool ProgramParts::take(const Schedule& schedule) {
 
 bool ProgramParts::take(const Tensors& moved) {
   const bool are_same = have_same_values(moved);
+  find_stages(moved);
   for (const auto& [key, tensor] : moved) take(key, tensor);
   return are_same;
 }
@@ -72,6 +76,27 @@ bool ProgramParts::have_same_values(const Tensors& tensors) {
   return !differs;
 }
 
+// Which ranks along pp have them: every rank of a stage has the same.
+void ProgramParts::find_stages(const Tensors& tensors) {
+  if (stages_.count == 1) return;
+  std::string mine;
+  for (const auto& [key, tensor] : tensors) mine += state_.has(key.first, key.second) ? '1' : '0';
+  const std::vector<std::string> all = ranks_->exchange(mine);
+  const int64_t of_stage = stages_.stage_mesh.ranks();
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    std::vector<int64_t>& on = stages_of_[tensors[t].first];
+    on.clear();
+    for (int64_t s = 0; s < stages_.count; ++s)
+      if (all[static_cast<size_t>(s * of_stage)][t] == '1') on.push_back(s);
+    INTERNAL_CHECK(!on.empty(), "no stage has {} '{}'", name_of(tensors[t].first.first), tensors[t].first.second);
+  }
+}
+
+bool ProgramParts::is_everywhere(const Key& key) const {
+  const auto found = stages_of_.find(key);
+  return found == stages_of_.end() || std::ssize(found->second) == stages_.count;
+}
+
 ProgramParts::Tensors ProgramParts::moved_since(const std::vector<at::Tensor>& tensors) const {
   Tensors moved;
   for (size_t k = 0; k < program_.keys().size(); ++k) {
@@ -96,7 +121,14 @@ void ProgramParts::take(const Key& key, const at::Tensor& tensor) {
   const TensorFiles::Tensor* in_files =
       saved == saved_.end() ? nullptr
                             : saved->second->find({{owner, name}, program_.is_of_model({owner, name}), own}, files);
+  if (!state_.has(owner, name)) {
+    saved_.erase(key);
+    dematerialise(own, kOfAnotherStage);
+    parts_[held] = key;
+    return;
+  }
   if (state_.is_whole(owner, name, own)) {
+    if (!is_everywhere(key)) parts_[held] = key;
     materialise(own);
     if (in_files != nullptr)
       put_into(own, read_tensor(*files, *in_files));
@@ -123,7 +155,13 @@ void ProgramParts::gather(const std::vector<at::Tensor>& tensors, bool keeps) {
   for (const at::Tensor& tensor : tensors) {
     const auto found = parts_.find(tensor.storage().unsafeGetStorageImpl());
     if (found == parts_.end()) continue;
-    const at::Tensor whole = state_.whole(found->second.first, found->second.second);
+    const auto& [owner, name] = found->second;
+    const bool is_here = state_.has(owner, name);
+    at::Tensor whole = is_here ? state_.whole(owner, name) : at::empty(tensor.sizes(), tensor.scalar_type());
+    if (!is_everywhere(found->second)) {
+      whole = whole.contiguous();
+      across_stages(stages_).broadcast(whole, stages_of_.at(found->second).front());
+    }
     if (!keeps) continue;
     materialise(tensor);
     tensor.detach().copy_(whole);
@@ -135,8 +173,11 @@ void ProgramParts::scatter(const std::vector<at::Tensor>& tensors, bool takes) {
   for (const at::Tensor& tensor : tensors) {
     const auto found = parts_.find(tensor.storage().unsafeGetStorageImpl());
     if (found == parts_.end() || is_virtual(tensor)) continue;
-    if (takes) state_.put(found->second.first, found->second.second, tensor.detach());
-    dematerialise(tensor, kInParts);
+    const auto& [owner, name] = found->second;
+    const bool is_here = state_.has(owner, name);
+    if (is_here && state_.is_whole(owner, name, tensor)) continue;  // the program's tensor is the rank's
+    if (is_here && takes) state_.put(owner, name, tensor.detach());
+    dematerialise(tensor, is_here ? kInParts : kOfAnotherStage);
   }
 }
 

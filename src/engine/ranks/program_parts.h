@@ -19,27 +19,31 @@
 #include "engine/program/program.h"
 #include "engine/program/saved_program.h"
 #include "engine/ranks/sharded_state.h"
+#include "engine/ranks/stage_ranks.h"
 
 namespace stepc {
 
 class ProgramParts {
  public:
-  ProgramParts(Program& program, const Mesh& mesh, const std::shared_ptr<Ranks>& ranks)
-      : program_(program), ranks_(ranks), state_(mesh, ranks) {}
+  ProgramParts(Program& program, const StageRanks& stages)
+      : program_(program), ranks_(stages.all), stages_(stages), state_(stages.stage_mesh, stages.stage) {}
   using Key = std::pair<Owner, std::string>;
   using Tensors = std::vector<std::pair<Key, at::Tensor>>;
 
   // Before a plan has anything of the program: from now on the ranks are the mesh's.
   void spread_over(const Mesh& mesh) {
     INTERNAL_CHECK(parts_.empty() && held_.empty(), "the program's tensors lie in parts already");
-    state_ = ShardedState(mesh, ranks_);
+    stages_ = stage_ranks(mesh, ranks_);
+    state_ = ShardedState(stages_.stage_mesh, stages_.stage);
   }
 
   ShardedState& state() { return state_; }
   [[nodiscard]] const ShardedState& state() const { return state_; }
 
   // Takes over what a plan has of the program and no plan had before. Rank 0's values count; false: others differed.
-  [[nodiscard]] bool take(const Schedule& schedule);
+  // Of a pipeline each stage keeps its own, and the others have sizes alone.
+  using Inputs = std::vector<std::pair<InputKind, std::string>>;
+  [[nodiscard]] bool take(const Inputs& inputs);
   // What the program has put in the place of what the ranks hold, a checkpoint's state for example; taken over
   // likewise. `tensors`: the program's by its keys.
   [[nodiscard]] Tensors moved_since(const std::vector<at::Tensor>& tensors) const;
@@ -69,15 +73,19 @@ class ProgramParts {
 
  private:
   bool have_same_values(const Tensors& tensors);
+  void find_stages(const Tensors& tensors);
+  [[nodiscard]] bool is_everywhere(const Key& key) const;
   void take(const Key& key, const at::Tensor& tensor);
   [[nodiscard]] bool is_held(const Key& key, const at::Tensor& tensor) const;
   void write_own_slices(const std::filesystem::path& directory, FileSystem& files);
 
   Program& program_;
   std::shared_ptr<Ranks> ranks_;
+  StageRanks stages_;
   ShardedState state_;
-  std::map<const void*, Key> parts_;  // by storage: the program's tensors whose values lie in parts
-  std::map<Key, const void*> held_;   // the storage that the program had in each place when it was taken
+  std::map<const void*, Key> parts_;               // by storage: the program's tensors whose values lie in parts
+  std::map<Key, std::vector<int64_t>> stages_of_;  // of a pipeline: the ranks along pp that have it
+  std::map<Key, const void*> held_;                // the storage that the program had in each place when it was taken
   std::map<Key, std::shared_ptr<SavedProgram>> saved_;  // whose values are in files until a step takes them
 };
 

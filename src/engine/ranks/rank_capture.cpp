@@ -129,12 +129,21 @@ void RankStep::add_plan(VirtualPlan captured, const StepInput& input) {
   options.strategy = strategy_;
   RankPlan plan;
   plan.is_path = captured.is_path;
-  plan.program =
-      std::make_unique<RankProgram>(std::move(captured), *kernels_, options, config_.verify, ranks_, parts_.state());
-  together(*ranks_, [&] { rows_.check_writes(plan.program->graph(), input, copied_); });
+  ProgramParts::Inputs taken;
+  if (pipeline_of(*config_.parallel, strategy_) != Pipeline()) {
+    plan_staged(plan, std::move(captured), options);
+    taken = plan.staged->program_inputs();
+  } else {
+    plan.program =
+        std::make_unique<RankProgram>(std::move(captured), *kernels_, options, config_.verify, ranks_, parts_.state());
+    together(*ranks_, [&] { rows_.check_writes(plan.program->graph(), input, copied_); });
+    for (const ScheduleInput& one : plan.program->schedule().inputs)
+      if (is_of_program(one.kind) && one.kind != InputKind::kBatch) taken.emplace_back(one.kind, one.key);
+    keep_parameters(strategy_, plan.program->graph());
+  }
   const std::vector<at::Tensor> tensors = list_tensors(program_, input);
   plan.signature = signature(tensors, input);
-  const Trace& trace = plan.program->trace();
+  const Trace& trace = plan.trace();
   for (size_t e = 0; e < trace.events.size(); ++e) {
     const HostEvent& event = trace.events[e];
     if (event.kind == HostEvent::Kind::kRead)
@@ -142,13 +151,33 @@ void RankStep::add_plan(VirtualPlan captured, const StepInput& input) {
     else if (!is_made_by_code(event))
       plan.updates.push_back(std::make_unique<EventUpdate>(trace, e, program_.keys()));
   }
-  plan.draws = uses_generator(plan.program->schedule());
-  if (!parts_.take(plan.program->schedule())) warn_that_parameters_differ();
-  keep_parameters(strategy_, plan.program->graph());
+  plan.draws = plan.staged ? plan.staged->draws() : uses_generator(plan.program->schedule());
+  if (!parts_.take(taken)) warn_that_parameters_differ();
   count(plan);
   plans_.push_front(std::move(plan));
   next_ = &plans_.front();
   if (plans_.size() > static_cast<size_t>(config_.max_plans)) plans_.pop_back();
+}
+
+// Cut in time, and into stages.
+void RankStep::plan_staged(RankPlan& plan, VirtualPlan captured, CompileOptions& options) {
+  const Pipeline pipeline = pipeline_of(*config_.parallel, strategy_);
+  together(*ranks_, [&] {
+    USER_CHECK(
+        !captured.is_path,
+        "this step cannot be cut into micro-batches: its own code decides by numbers that it reads (as GradScaler "
+        "does)");
+    USER_CHECK(options.budget.kind == MemoryBudget::Kind::kNone,
+               "memory_budget is of a step in one piece, and this one is cut into micro-batches: leave it at \"none\"");
+  });
+  options.strategy.mesh = stage_ranks_.stage_mesh;
+  if (stages_ == nullptr)
+    stages_ = std::make_unique<StageSteps>(pipeline, config_.verify, stage_ranks_, *kernels_, parts_.state());
+  plan.staged = std::make_unique<StagedStep>(std::move(captured), *stages_, pipeline.micro_batches, *kernels_, options,
+                                             config_.verify, parts_.state());
+  strategy_.known = options.strategy.known;
+  if (strategy_.context == Context::kByPrice) strategy_.context = options.strategy.context;
+  plan.staged->predict(target());
 }
 
 void RankStep::choose(const Trace& captured, const StepInput& input, const Target& target) {

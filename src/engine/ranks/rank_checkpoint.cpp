@@ -49,7 +49,7 @@ std::filesystem::path ProgramParts::save(const std::filesystem::path& output, in
   together(*ranks_, [&] {
     if (!is_first) return;
     for (const auto& [name, text] : companions) write_file_synced(writer->path() / name, text);
-    final = writer->commit(written, to_text(state_.mesh()));
+    final = writer->commit(written, to_text(stages_.mesh));
   });
   return ranks_->exchange(final)[0];
 }
@@ -62,7 +62,9 @@ void ProgramParts::write_own_slices(const std::filesystem::path& directory, File
     const size_t which = one.is_of_model ? 0 : 1;
     const Key key{one.key.owner, one.key.key};
     if (is_held(key, one.tensor)) {
-      in_parts[which].push_back({one.key.key, one.key.owner, one.key.key, 0, {}, is_kept(one)});
+      const auto on = stages_of_.find(key);  // of several stages the first saves
+      if (on == stages_of_.end() || on->second.front() == stages_.own)
+        in_parts[which].push_back({one.key.key, one.key.owner, one.key.key, 0, {}, is_kept(one)});
     } else if (!is_virtual(one.tensor)) {
       whole[which].emplace_back(one.key.key, one.tensor.detach());
     } else {
@@ -79,12 +81,16 @@ void ProgramParts::write_own_slices(const std::filesystem::path& directory, File
         slices.push_back(slice_of_whole(name, tensor.sizes().vec()));
         tensors.emplace_back(name, tensor);
       }
-    write_slices(directory, which == 0 ? kModelFiles : kOptimizerFiles, *ranks_, state_.mesh(), slices, tensors,
+    write_slices(directory, which == 0 ? kModelFiles : kOptimizerFiles, *ranks_, stages_.mesh, slices, tensors,
                  std::nullopt, files);
   }
 }
 
 std::vector<ProgramParts::HeldTensor> ProgramParts::held_tensors() {
+  USER_CHECK(stages_.count == 1,
+             "distributed_state() has the tensors of one stage, and this step is a pipeline of {}: use step.save() and "
+             "step.load()",
+             stages_.count);
   std::vector<HeldTensor> held;
   program_.refresh();
   for (const SavedTensor& one : saved_tensors(program_)) {

@@ -4,6 +4,8 @@
 #include <bit>
 #include <span>
 
+#include <fmt/ranges.h>
+
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -31,6 +33,11 @@ constexpr int kMostAttempts = 4;
 // Paths of a step that one call finds, one after the other, by numbers that its code reads.
 constexpr int kMostPaths = 16;
 
+Strategy of_a_stage(Strategy strategy) {
+  strategy.mesh = without_stages(strategy.mesh);
+  return strategy;
+}
+
 std::string hash_of_text(std::string_view text) { return hash_text(hash_bytes(std::as_bytes(std::span(text)))); }
 
 // Exact, for comparison.
@@ -55,9 +62,10 @@ RankStep::RankStep(Program& program, const Config& config, Stats& stats)
       stats_(stats),
       ranks_(config.parallel->ranks ? config.parallel->ranks : ranks_of_process(config.parallel->launch)),
       strategy_(strategy_of(*config.parallel, ranks_->ranks())),
+      stage_ranks_(stage_ranks(strategy_.mesh, ranks_)),
       is_open_(config.parallel->is_searched && ranks_->ranks() > 1),
-      rows_(*config.parallel, strategy_, ranks_),
-      parts_(program, strategy_.mesh, ranks_) {}
+      rows_(*config.parallel, of_a_stage(strategy_), stage_ranks_.stage, ranks_),
+      parts_(program, stage_ranks_) {}
 
 // ---- calls
 
@@ -145,7 +153,7 @@ RankStep::Call RankStep::begin(const StepInput& input) {
     call.undo->restore();
     throw;
   }
-  if (difference.empty() && call.plan->program->is_unfit()) difference = "the optimizer passes another integer";
+  if (difference.empty() && call.plan->is_unfit()) difference = "the optimizer passes another integer";
   if (!difference.empty()) {
     call.undo->restore();
     log().info("recording again: {}", difference);
@@ -160,9 +168,12 @@ RankStep::Call RankStep::begin(const StepInput& input) {
 StepOutput RankStep::replay(RankPlan& plan, const StepInput& input) {
   if (plan.draws) share_draws();
   const auto begin = Clock::now();
-  const double verified = plan.program->verified().seconds;
-  StepResult result = plan.program->step(rows_.for_plan(plan.program->schedule(), input), times_ ? &*times_ : nullptr);
-  stats_.execute_seconds += seconds_since(begin) - (plan.program->verified().seconds - verified);
+  const double verified = plan.verified().seconds;
+  StepResult result =
+      plan.staged != nullptr
+          ? plan.staged->step(rows_.for_parts(plan.staged->batch_parts(), input), times_ ? &staged_times_ : nullptr)
+          : plan.program->step(rows_.for_plan(plan.program->schedule(), input), times_ ? &*times_ : nullptr);
+  stats_.execute_seconds += seconds_since(begin) - (plan.verified().seconds - verified);
   count_replay(plan, result);
   return {std::move(result.outputs), std::move(result.numbers)};
 }
@@ -170,7 +181,7 @@ StepOutput RankStep::replay(RankPlan& plan, const StepInput& input) {
 void RankStep::count_replay(RankPlan& plan, const StepResult& result) {
   is_timed_ = times_.has_value();
   ++plan.replays;
-  count_verified(stats_, plan.program->verified(), std::exchange(plan.counted, plan.program->verified()));
+  count_verified(stats_, plan.verified(), std::exchange(plan.counted, plan.verified()));
   ++stats_.replays;
   stats_.is_warm = true;
   const MemoryCounts& memory = result.memory;
@@ -186,7 +197,7 @@ std::string RankStep::update(RankPlan& plan, const std::vector<at::Tensor>& tens
     std::string difference = update->run(
         program_, tensors, /*learns=*/true, [&] { undo.add_host_state(program_); },
         [&](const HostSupply& supplied, bool is_new) {
-          if (is_new) plan.program->supply(supplied.call, supplied.arg, supplied.number);
+          if (is_new) plan.supply(supplied);
           append(numbers, supplied.number);
         });
     stats_.known_updates += static_cast<uint64_t>(update->known_updates() - known_before);
@@ -269,24 +280,42 @@ void RankStep::warn_once(const std::string& warning) {
 // ---- what it did
 
 void RankStep::count(const RankPlan& plan) {
-  const Schedule& schedule = plan.program->schedule();
   ++stats_.plans;
   if (stats_.is_warm) ++stats_.late_plans;
-  stats_.nodes = plan.program->trace().calls.size();
-  stats_.instructions = schedule.instructions.size();
-  stats_.graph_nodes = plan.program->graph().nodes.size();
-  stats_.kernels = schedule.count(Instruction::Kind::kGenerated);
+  stats_.nodes = plan.trace().calls.size();
+  stats_.instructions = stats_.graph_nodes = stats_.kernels = 0;
+  size_t collectives = 0;
+  double seconds = 0;
+  for (const RankProgram* program : programs_of(plan)) {
+    const Schedule& schedule = program->schedule();
+    stats_.instructions += schedule.instructions.size();
+    stats_.graph_nodes += program->graph().nodes.size();
+    stats_.kernels += schedule.count(Instruction::Kind::kGenerated);
+    collectives += schedule.count(Instruction::Kind::kCollective);
+    seconds += program->planning_seconds();
+  }
+  const Schedule& schedule = largest_of(plan).schedule();
   stats_.arena_bytes = schedule.arena_bytes;
   stats_.live_lower_bound_bytes = schedule.live_lower_bound_bytes;
-  stats_.planned_peak_bytes = schedule.peak_bytes();
+  stats_.planned_peak_bytes = plan.staged ? plan.staged->planned_bytes() : schedule.peak_bytes();
   stats_.layout_algorithm = schedule.layout_algorithm;
-  stats_.planning_seconds += plan.program->planning_seconds();
+  stats_.planning_seconds += seconds;
   stats_.state_bytes = parts_.state().bytes();
   log().info("captured {} calls, planned {} for {} instructions, {} of them collectives, on rank {} of {} in {:.2f} s",
-             stats_.nodes, human_bytes(stats_.planned_peak_bytes), stats_.instructions,
-             schedule.count(Instruction::Kind::kCollective), ranks_->rank(), to_text(strategy_.mesh),
-             plan.program->planning_seconds());
+             stats_.nodes, human_bytes(stats_.planned_peak_bytes), stats_.instructions, collectives, ranks_->rank(),
+             to_text(strategy_.mesh), seconds);
 }
+
+std::vector<const RankProgram*> RankStep::programs_of(const RankPlan& plan) {
+  return plan.staged ? plan.staged->programs() : std::vector<const RankProgram*>{plan.program.get()};
+}
+
+const RankProgram& RankStep::largest_of(const RankPlan& plan) {
+  const std::vector<const RankProgram*> programs = programs_of(plan);
+  return **std::ranges::max_element(programs, {}, [](const auto* one) { return one->schedule().peak_bytes(); });
+}
+
+const RankProgram* RankStep::latest() const { return plans_.empty() ? nullptr : &largest_of(plans_.front()); }
 
 KnownTarget RankStep::target() const {
   KnownTarget known = known_;
@@ -296,18 +325,44 @@ KnownTarget RankStep::target() const {
 
 std::optional<Prediction> RankStep::prediction() const {
   if (latest() == nullptr) return std::nullopt;
+  if (plans_.front().staged) return Prediction{plans_.front().staged->predicted_seconds(), known_.is_calibrated};
   return predict(latest()->schedule(), target());
 }
 
 std::optional<Profile> RankStep::finish_profile() {
   const std::optional<RunTimes> times = std::exchange(times_, std::nullopt);
   if (!std::exchange(is_timed_, false) || !times) return std::nullopt;
+  if (plans_.front().staged) {
+    std::optional<Profile> profile;
+    for (const RankProgram* program : programs_of(plans_.front())) {
+      const auto timed = staged_times_.find(program);
+      if (timed == staged_times_.end()) continue;
+      const Profile one = profile_of(program->schedule(), Mode::kFast, timed->second, target());
+      if (profile)
+        profile->append(one);
+      else
+        profile = one;
+    }
+    return profile;
+  }
   return profile_of(latest()->schedule(), Mode::kFast, *times, target());
 }
 
 std::string RankStep::report() const {
   std::string out = report_text(stats_, name_of(config_.mode), prediction());
-  const size_t collectives = latest() == nullptr ? 0 : latest()->schedule().count(Instruction::Kind::kCollective);
+  size_t collectives = 0;
+  if (latest() != nullptr)
+    for (const RankProgram* program : programs_of(plans_.front()))
+      collectives += program->schedule().count(Instruction::Kind::kCollective);
+  if (stages_ != nullptr && latest() != nullptr) {
+    const StageRun& run = plans_.front().staged->micro_batches();
+    const double waited = run.run_seconds() > 0 ? run.waited_seconds() / run.run_seconds() : 0;
+    out +=
+        str("  stages      begin with {}; of the micro-batches' time this rank waits for others {:.0f} %, predicted "
+            "{:.0f} %\n",
+            fmt::join(stages_->cuts().begins(), ", "), 100 * waited,
+            100 * plans_.front().staged->timeline().idle_share(stage_ranks_.own));
+  }
   return out +
          str("  rank        {} of {} ({}), {} collectives a step\n", ranks_->rank(), ranks_->ranks(),
              strategy_.mesh.axes.empty() ? "no mesh" : to_text(strategy_.mesh), collectives) +

@@ -34,6 +34,7 @@
 #include "engine/ranks/batch_rows.h"
 #include "engine/ranks/program_parts.h"
 #include "engine/ranks/rank_program.h"
+#include "engine/ranks/staged_step.h"
 #include "engine/stats.h"
 #include "runtime/run_times.h"
 
@@ -58,22 +59,29 @@ class RankStep {
   [[nodiscard]] const Mesh& mesh() const { return strategy_.mesh; }
 
   // From now on replays are timed; then what the last of them took on this rank.
-  void start_profile() { times_.emplace(), is_timed_ = false; }
+  void start_profile() { times_.emplace(), staged_times_.clear(), is_timed_ = false; }
   std::optional<Profile> finish_profile();
 
   [[nodiscard]] std::string report() const;
   // Every rank's memory, one line each.
   [[nodiscard]] std::string report_of_all() const;
   [[nodiscard]] std::optional<Prediction> prediction() const;
-  [[nodiscard]] const RankProgram* latest() const { return plans_.empty() ? nullptr : plans_.front().program.get(); }
-  [[nodiscard]] const Trace* latest_trace() const {
-    return plans_.empty() ? nullptr : &plans_.front().program->trace();
-  }
+  // The latest plan; of a pipeline the function of it that takes most memory.
+  [[nodiscard]] const RankProgram* latest() const;
+  [[nodiscard]] const Trace* latest_trace() const { return plans_.empty() ? nullptr : &plans_.front().trace(); }
 
  private:
   struct RankPlan {
     std::string signature;
     std::unique_ptr<RankProgram> program;
+    std::unique_ptr<StagedStep> staged;  // in its stead, of a step that is cut in time
+    [[nodiscard]] const Trace& trace() const { return staged ? staged->trace() : program->trace(); }
+    [[nodiscard]] bool is_unfit() const { return staged ? staged->is_unfit() : program->is_unfit(); }
+    [[nodiscard]] RankProgram::Verified verified() const { return staged ? staged->verified() : program->verified(); }
+    void supply(const HostSupply& one) const {
+      if (staged) return staged->supply(one.call, one.arg, one.number);
+      program->supply(one.call, one.arg, one.number);
+    }
     RankProgram::Verified counted = {};  // that stats have
     std::vector<std::unique_ptr<EventUpdate>> updates;
     bool draws = false;  // random numbers
@@ -125,6 +133,7 @@ class RankStep {
   void agree_on_numbers(const std::vector<Arg>& numbers);
   bool find_other(const RankPlan& plan, const Trace& taken, size_t leaves_at);
   void add_plan(VirtualPlan captured, const StepInput& input);
+  void plan_staged(RankPlan& plan, VirtualPlan captured, CompileOptions& options);
   void choose(const Trace& captured, const StepInput& input, const Target& target);
   void find_rows(const StepInput& input, const StepOnFn& step, const std::string& why,
                  const std::function<std::string()>& try_capture);
@@ -140,19 +149,23 @@ class RankStep {
   void count_replay(RankPlan& plan, const StepResult& result);
   void share_draws();
   void count(const RankPlan& plan);
+  static std::vector<const RankProgram*> programs_of(const RankPlan& plan);
+  static const RankProgram& largest_of(const RankPlan& plan);
   [[nodiscard]] KnownTarget target() const;
 
   Program& program_;
   const Config& config_;
   Stats& stats_;
   std::shared_ptr<Ranks> ranks_;
-  Strategy strategy_;
+  Strategy strategy_;  // of the mesh with stages
+  StageRanks stage_ranks_;
   bool is_open_;        // whether the mesh is still to be chosen
   std::string choice_;  // then: the ways that there were
   BatchRows rows_;
   ProgramParts parts_;
   std::shared_ptr<KernelSources> kernels_;
-  KnownTarget known_;  // of all ranks' machines, when the last step was captured
+  std::unique_ptr<StageSteps> stages_;  // none: steps are not cut in time
+  KnownTarget known_;                   // of all ranks' machines, when the last step was captured
   SharedMemory shared_;
   std::list<RankPlan> plans_;       // most recently used first
   bool is_begun_ = false;           // by its first call
@@ -161,7 +174,8 @@ class RankStep {
   bool compared_draws_ = false;
   std::vector<bool> copied_;       // which tensors of the call's input are copies of what the program gave
   std::optional<RunTimes> times_;  // while replays are timed,
-  bool is_timed_ = false;          // and whether one was
+  std::map<const RankProgram*, RunTimes> staged_times_;
+  bool is_timed_ = false;  // and whether one was
 };
 
 }  // namespace stepc

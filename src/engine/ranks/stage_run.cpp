@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -61,8 +62,8 @@ struct StageRun::Step {
 };
 
 StageRun::StageRun(StageCut cut, StageProgram program, const StageRanks& ranks, KernelSources& kernels,
-                   const CompileOptions& options, const Verify& verify, ShardedState& state)
-    : cut_(std::move(cut)), program_(std::move(program)), ranks_(ranks) {
+                   const CompileOptions& options, const Verify& verify, ShardedState& state, Draws draws)
+    : cut_(std::move(cut)), program_(std::move(program)), ranks_(ranks), draws_(draws) {
   stepc::verify(program_);
   INTERNAL_CHECK_EQ(program_.ranks(), ranks_.count);
   std::string text = to_text(program_);
@@ -100,7 +101,8 @@ void StageRun::run_function(Step& step, const StageCall& call, const MicroBatchF
   std::vector<at::Tensor> tensors = micro_batch(call.micro_batch);
   tensors.resize(cut_.batch);
   for (const SlotValue& one : call.reads) tensors.push_back(step.slots[one.slot]);
-  if (cut_.draws) write_generator(draws_of_stages(), step.draws[static_cast<size_t>(call.micro_batch)]);
+  if (cut_.draws)
+    write_generator(draws_of_stages(), step.draws[draws_ == Draws::kOne ? 0 : static_cast<size_t>(call.micro_batch)]);
   StepResult result =
       program.step(tensors, watch.times != nullptr ? &(*watch.times)[&program] : nullptr,
                    watch.on_written ? watch.on_written(program, call.micro_batch, call.function) : nullptr);
@@ -115,7 +117,7 @@ std::vector<at::Tensor> StageRun::run(const MicroBatchFn& micro_batch, const Wat
   const auto began = Clock::now();
   Step step;
   step.slots.resize(program_.slots[static_cast<size_t>(ranks_.own)]);
-  if (cut_.draws) step.draws = states_of_draws(program_.micro_batches);
+  if (cut_.draws) step.draws = states_of_draws(draws_ == Draws::kOne ? 1 : program_.micro_batches);
   for (size_t c = 0; c < calls().size(); ++c) {
     const StageCall& call = calls()[c];
     // What comes next is on its way while this one runs.
@@ -172,8 +174,12 @@ std::vector<at::Tensor> StageRun::shared_results(Step& step) {
     at::Tensor all = empty_value(type);
     for (int64_t m = 0; m < program_.micro_batches; ++m)
       if (const auto own = step.results.find({r, m}); own != step.results.end()) all[m].copy_(own->second);
-    const std::vector<int64_t>& stages = cut_.returned_by[r];
-    if (std::ssize(stages) < cut_.stages) across_stages(ranks_).broadcast(all, stages.front() % ranks_.count);
+    std::set<int64_t> on;  // ranks along pp
+    for (const StageProgram::Function& function : program_.functions) {
+      const auto f = static_cast<size_t>(&function - program_.functions.data());
+      if (std::ranges::find(cut_.functions[f].returns, r) != cut_.functions[f].returns.end()) on.insert(function.rank);
+    }
+    if (std::ssize(on) < ranks_.count) across_stages(ranks_).broadcast(all, *on.begin());
     results.push_back(std::move(all));
   }
   return results;

@@ -17,11 +17,14 @@ namespace stepc {
 
 class StageRun {
  public:
+  // Random numbers of micro-batches: each its own, or those of its rows in one draw for the whole batch, of which a
+  // micro-batch takes its part (passes/stages/cut_batch.h).
+  enum class Draws : uint8_t { kEach, kOne };
   // Plans this rank's functions, and tells `state` what of the program they have. All ranks make theirs together:
   // UserError where they came to other cuts or other calls, or ranks of one stage to other plans. `options`: of the
   // mesh without stages, which is that of `state` too.
   StageRun(StageCut cut, StageProgram program, const StageRanks& ranks, KernelSources& kernels,
-           const CompileOptions& options, const Verify& verify, ShardedState& state);
+           const CompileOptions& options, const Verify& verify, ShardedState& state, Draws draws = Draws::kEach);
   StageRun(const StageRun&) = delete;
   StageRun& operator=(const StageRun&) = delete;
   ~StageRun();
@@ -63,6 +66,7 @@ class StageRun {
   StageCut cut_;
   StageProgram program_;
   StageRanks ranks_;
+  Draws draws_;
   std::vector<std::unique_ptr<RankProgram>> programs_;  // by function; none: another rank's
   uint64_t most_bytes_ = 0;
   double run_seconds_ = 0, waited_seconds_ = 0;

@@ -129,7 +129,7 @@ class Averages {
 
 std::vector<Axis> data_axes(const Mesh& mesh) {
   std::vector<Axis> axes;
-  for (std::string_view name : {"dp_replicate", "dp_shard"})
+  for (std::string_view name : {std::string_view("dp_replicate"), std::string_view("dp_shard"), kMicroBatchAxis})
     if (const auto axis = mesh.find(name)) axes.push_back(*axis);
   return axes;
 }

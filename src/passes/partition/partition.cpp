@@ -41,9 +41,13 @@ class Partition {
       }
       now_[input.tensor.index()] = b_.graph().add_input(std::move(local), local_type(input.tensor));
     }
-    const TensorId at = b_.graph().add_input({InputKind::kMesh, "", {}, {}, 0},
-                                             {DType::kI64, {static_cast<int64_t>(mesh_.axes.size())}});
+    const auto turns = mesh_.find(kMicroBatchAxis);
+    const auto axes = static_cast<int64_t>(mesh_.axes.size()) - (turns ? 1 : 0);
+    const TensorId at = b_.graph().add_input({InputKind::kMesh, "", {}, {}, 0}, {DType::kI64, {axes}});
     RankBuilder ranks(b_, at);
+    if (turns)
+      ranks.stand_at(
+          *turns, b_.graph().add_input({InputKind::kMesh, std::string(kMicroBatchAxis), {}, {}, 0}, {DType::kI64, {}}));
     ranks_ = &ranks;
     for (const Node& node : whole_.nodes) lower(node);
     for (GraphOutput output : whole_.outputs) {

@@ -7,6 +7,7 @@
 #include "ops/causal_mask.h"
 #include "ops/one_hot.h"
 #include "ops/op_def.h"
+#include "passes/partition/means_by_rank.h"
 #include "passes/rewrite/dead_code.h"
 #include "passes/rewriter.h"
 
@@ -26,7 +27,7 @@ class Preparation {
         uses_(use_counts(graph)),
         masks_causes_(strategy.mesh.find("cp") && strategy.context == Context::kGather),
         splits_classes_(strategy.mesh.find("tp").has_value()),
-        splits_batch_(strategy.mesh.find("dp_replicate") || strategy.mesh.find("dp_shard")) {}
+        splits_batch_(!data_axes(strategy.mesh).empty()) {}
 
   Graph run() {
     for (const Node& node : old_.nodes) {

@@ -20,6 +20,8 @@ class RankBuilder {
   // some element; and whether it is one, bool, nullopt where all are.
   TensorId places(const Pieces& pieces, int64_t size);
   std::optional<TensorId> are_real(const Pieces& pieces, int64_t size);
+  // Where along an axis this rank stands is that tensor, i64[].
+  void stand_at(Axis axis, TensorId at) { coordinates_[axis] = at; }
   // The places of the rank that stands at `at` along that axis and as this one along the others.
   TensorId places_at(const Pieces& pieces, int64_t size, Axis axis, TensorId at);
   // Where this rank stands along an axis, i64[]; and what names a group of ranks to a collective.

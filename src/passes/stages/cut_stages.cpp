@@ -86,36 +86,64 @@ class StageTerms {
 
 class MicroBatchCut {
  public:
-  MicroBatchCut(const Graph& graph, const StagePlaces& places)
-      : graph_(graph), stages_(places.stages), places_(places.of_node) {}
+  MicroBatchCut(const Graph& graph, const StagePlaces& places, bool splits_backward)
+      : graph_(graph), stages_(places.stages), places_(places.of_node), splits_backward_(splits_backward) {}
 
   StageCut run() {
     has_backward_ = std::ranges::any_of(places_, [](const auto& place) { return place && place->is_backward; });
-    for (int64_t s = 0; s < stages_; ++s)
-      if (!has_backward_ || s + 1 < stages_) add_function("forward", s, Phase::kForward);
-    if (has_backward_)
-      for (int64_t s = stages_; s-- > 0;) add_function("backward", s, Phase::kBackward);
-    outputs_.resize(functions_.size());
+    splits_backward_ &= has_backward_;
     for (uint32_t o = 0; o < graph_.outputs.size(); ++o) place_output(o);
+    if (splits_backward_) find_weights();
+    add_functions();
+    outputs_.resize(functions_.size());
+    std::set<int64_t> seen;
+    for (const auto& [output, stage] : placed_) outputs_[function_that_leaves(output, stage)].push_back(output);
+    for (uint32_t f = 0; f < functions_.size(); ++f)
+      if (seen.insert(functions_[f].stage).second)
+        outputs_[f].insert(outputs_[f].end(), everywhere_.begin(), everywhere_.end());
     StageWriter writer(graph_, stages_, functions_, [&](TensorId tensor, uint32_t) { return made_in(tensor); });
-    return writer.write(outputs_);
+    StageCut cut = writer.write(outputs_);
+    cut.splits_backward = splits_backward_;
+    return cut;
   }
 
  private:
-  void add_function(std::string_view what, int64_t stage, Phase phase) {
+  using Key = std::pair<StagePlace, bool>;  // and whether it is of weights
+
+  void add_function(std::string_view what, const StagePlace& place, bool is_of_weights = false) {
+    function_at_[{place, is_of_weights}] = static_cast<uint32_t>(functions_.size());
     StageFunction& one = functions_.emplace_back();
-    one.name = str("{} {}", what, stage);
-    one.stage = stage;
-    one.phase = phase;
+    one.name = str("{} {}", what, place.stage);
+    one.stage = place.stage;
+    one.phase = place.is_backward ? Phase::kBackward : Phase::kForward;
+    one.is_of_weights = is_of_weights;
   }
-  [[nodiscard]] uint32_t function_of(const StagePlace& place) const {
-    const bool is_forward = !place.is_backward && (!has_backward_ || place.stage + 1 < stages_);
-    return static_cast<uint32_t>(is_forward ? place.stage : functions_.size() - 1 - static_cast<size_t>(place.stage));
+  // The last stage's forward pass is part of its backward pass.
+  void add_functions() {
+    for (int64_t s = 0; s < stages_; ++s)
+      if (!has_backward_ || s + 1 < stages_) add_function("forward", {false, s});
+    if (!has_backward_) return;
+    for (int64_t s = stages_; s-- > 0;)  // nobody waits for the first stage's
+      if (!splits_backward_ || s > 0 || stages_ == 1) add_function(splits_backward_ ? "inputs" : "backward", {true, s});
+    if (!splits_backward_) return;
+    for (int64_t s = stages_; s-- > 0;) add_function("weights", {true, s}, true);
+  }
+  [[nodiscard]] uint32_t function_of(StagePlace place, bool is_of_weights) const {
+    place.is_backward |= has_backward_ && place.stage + 1 == stages_;
+    const auto found = function_at_.find({place, is_of_weights});
+    return found != function_at_.end() ? found->second : function_at_.at({place, true});
   }
   [[nodiscard]] std::optional<uint32_t> made_in(TensorId tensor) const {
     const NodeId producer = graph_.tensors[tensor.index()].producer;
     if (!producer.valid() || !places_[producer.index()]) return std::nullopt;
-    return function_of(*places_[producer.index()]);
+    return function_of(*places_[producer.index()], is_of_weights(producer));
+  }
+  [[nodiscard]] bool is_of_weights(NodeId node) const {
+    return splits_backward_ && places_[node.index()]->is_backward && !is_of_inputs_[node.index()];
+  }
+  [[nodiscard]] uint32_t function_that_leaves(const StageOutput& output, const StagePlace& place) const {
+    const NodeId producer = graph_.tensors[output.tensor.index()].producer;
+    return function_of(place, producer.valid() && places_[producer.index()] && is_of_weights(producer));
   }
 
   void place_output(uint32_t o) {
@@ -127,25 +155,59 @@ class MicroBatchCut {
       const std::set<int64_t> stages = terms.stages_of(output.tensor);
       if (stages.size() > 1) {
         for (int64_t stage : stages)
-          outputs_[function_of({true, stage})].push_back({o, *terms.at(output.tensor, stage)});
+          placed_.emplace_back(StageOutput{o, *terms.at(output.tensor, stage)}, StagePlace{true, stage});
         return;
       }
     }
-    if (const auto function = made_in(output.tensor)) {
-      outputs_[*function].push_back({o, output.tensor});
+    const NodeId producer = graph_.tensors[output.tensor.index()].producer;
+    if (producer.valid() && places_[producer.index()]) {
+      placed_.emplace_back(StageOutput{o, output.tensor}, *places_[producer.index()]);
       return;
     }
     // What follows from the batch alone: a guard holds on every stage or on none, so each looks first of all.
-    std::set<int64_t> seen;
-    for (uint32_t f = 0; f < functions_.size(); ++f)
-      if (seen.insert(functions_[f].stage).second) outputs_[f].push_back({o, output.tensor});
+    everywhere_.push_back({o, output.tensor});
+  }
+
+  // What of the backward passes another stage needs, or the step returns.
+  void find_weights() {
+    is_of_inputs_.assign(graph_.nodes.size(), false);
+    std::vector<bool> is_seen(graph_.nodes.size());
+    std::vector<TensorId> open, needed;
+    const auto see = [&](TensorId tensor, const std::optional<StagePlace>& by, bool is_returned) {
+      const NodeId producer = graph_.tensors[tensor.index()].producer;
+      if (!producer.valid()) return;
+      const auto& place = places_[producer.index()];
+      if (place && place->is_backward && (is_returned || (by && by->stage != place->stage))) needed.push_back(tensor);
+      open.push_back(tensor);
+    };
+    for (const auto& [output, place] : placed_)
+      see(output.tensor, std::nullopt, graph_.outputs[output.output].kind != GraphOutput::Kind::kUpdate);
+    while (!open.empty()) {
+      const NodeId node = graph_.tensors[open.back().index()].producer;
+      open.pop_back();
+      if (!node.valid() || is_seen[node.index()]) continue;
+      is_seen[node.index()] = true;
+      for (TensorId input : graph_.nodes[node.index()].inputs) see(input, places_[node.index()], false);
+    }
+    while (!needed.empty()) {
+      const NodeId node = graph_.tensors[needed.back().index()].producer;
+      needed.pop_back();
+      if (!node.valid() || !places_[node.index()] || !places_[node.index()]->is_backward) continue;
+      if (is_of_inputs_[node.index()]) continue;
+      is_of_inputs_[node.index()] = true;
+      for (TensorId input : graph_.nodes[node.index()].inputs) needed.push_back(input);
+    }
   }
 
   Graph graph_;
   int64_t stages_;
   std::vector<std::optional<StagePlace>> places_;
-  bool has_backward_ = false;
+  bool splits_backward_, has_backward_ = false;
+  std::vector<bool> is_of_inputs_;  // by node, where the backward pass is two
   std::vector<StageFunction> functions_;
+  std::map<Key, uint32_t> function_at_;
+  std::vector<std::pair<StageOutput, StagePlace>> placed_;
+  std::vector<StageOutput> everywhere_;
   std::vector<std::vector<StageOutput>> outputs_;  // by function
 };
 
@@ -286,7 +348,9 @@ class UpdateCut {
 
 }  // namespace
 
-StageCut cut_micro_batch(const Graph& graph, const StagePlaces& places) { return MicroBatchCut(graph, places).run(); }
+StageCut cut_micro_batch(const Graph& graph, const StagePlaces& places, bool splits_backward) {
+  return MicroBatchCut(graph, places, splits_backward).run();
+}
 
 StageCut cut_update(const Graph& graph, int64_t stages, const std::map<std::string, std::vector<int64_t>>& holders) {
   return UpdateCut(graph, stages, holders).run();

@@ -28,6 +28,7 @@ struct StageFunction {
   std::string name;  // "forward 0"
   int64_t stage = 0;
   Phase phase = Phase::kForward;
+  bool is_of_weights = false;  // of a backward pass that is two: the second
   // Takes values as tensors of the batch, behind the batch's own: takes[i] is number StageCut::batch + i. Returns the
   // step's results that are made here, then the values that it gives.
   Graph graph;
@@ -37,17 +38,20 @@ struct StageFunction {
 
 struct StageCut {
   int64_t stages = 1;
+  bool splits_backward = false;
   uint32_t batch = 0;                    // tensors of the step's batch
   std::vector<StageFunction> functions;  // in an order in which they can run
   std::vector<StageValue> values;
-  bool draws = false;                                  // random numbers, from the process's generator
-  std::vector<TensorType> returns = {};                // of the step
-  std::vector<std::vector<int64_t>> returned_by = {};  // by returned tensor, the stages that return it
+  bool draws = false;                    // random numbers, from the process's generator
+  std::vector<TensorType> returns = {};  // of the step
 };
 
 // Of a micro-batch, or of a forward pass alone. What is added to the held gradient of a parameter of several stages is
-// added on each of them: its gradient is the sum over them. UserError for a step that cannot be cut.
-StageCut cut_micro_batch(const Graph& graph, const StagePlaces& places);
+// added on each of them: its gradient is the sum over them. `splits_backward`: what of a stage's backward pass other
+// stages need, and what the step returns, is a function ("inputs 1"), and the rest, which adds to gradients, another
+// one
+// ("weights 1"). UserError for a step that cannot be cut.
+StageCut cut_micro_batch(const Graph& graph, const StagePlaces& places, bool splits_backward = false);
 
 // Of an update. `holders`: by parameter the stages that hold it, it's gradient and its optimizer state, in order; what
 // belongs to no parameter is on all stages. Numbers that follow from parameters of several stages (the norm) go from

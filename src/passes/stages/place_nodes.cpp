@@ -97,6 +97,7 @@ std::vector<size_t> beginnings(const std::map<std::string, size_t>& first, const
   std::vector<size_t> nodes;
   for (size_t s = 0; s < begins.size(); ++s) {
     std::optional<size_t> node;
+    if (begins[s].empty()) node = 0;
     for (const auto& [module, at] : first)
       if (is_within(module, begins[s])) node = std::min(node.value_or(at), at);
     if (!node) {
@@ -153,6 +154,7 @@ std::vector<std::string> layer_modules(const Graph& graph) {
 }
 
 std::vector<std::string> balanced_stages(const Graph& graph, int64_t stages) {
+  if (stages == 1) return {std::string()};
   const std::vector<Origins> origins = origins_of(graph);
   const Target target;  // the same on every machine
   const std::vector<std::string> layers = layer_modules(graph);

@@ -35,9 +35,9 @@ std::vector<std::string> layer_modules(const Graph& graph);
 // everywhere. `graph`: of a micro-batch, one rank's or whole. UserError where there are fewer layers than stages.
 std::vector<std::string> balanced_stages(const Graph& graph, int64_t stages);
 
-// `begins`: by stage, the module with which it begins ("layers.8" or "model.layers.8"); what runs before the first
-// belongs to it too. UserError for a name that no module has (with the nearest), and for modules in another order than
-// they run in.
+// `begins`: by stage, the module with which it begins ("layers.8" or "model.layers.8"), empty of one that is all; what
+// runs before the first belongs to it too. UserError for a name that no module has (with the nearest), and for modules
+// in another order than they run in.
 StagePlaces place_nodes(const Graph& graph, const std::vector<std::string>& begins);
 
 }  // namespace stepc

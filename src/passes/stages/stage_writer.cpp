@@ -59,13 +59,10 @@ uint32_t StageWriter::value_of(TensorId tensor, uint32_t maker) {
 StageCut StageWriter::write(const std::vector<std::vector<StageOutput>>& outputs) {
   for (auto f = static_cast<uint32_t>(cut_.functions.size()); f-- > 0;) write_function(f, outputs[f]);
   for (StageValue& value : cut_.values) std::ranges::sort(value.users);
-  cut_.returned_by.resize(cut_.returns.size());
+  std::set<uint32_t> returned;
   for (const StageFunction& function : cut_.functions)
-    for (const uint32_t at : function.returns) cut_.returned_by[at].push_back(function.stage);
-  for (std::vector<int64_t>& stages : cut_.returned_by) {
-    std::ranges::sort(stages);
-    INTERNAL_CHECK(!stages.empty(), "no stage returns what the step returns");
-  }
+    returned.insert(function.returns.begin(), function.returns.end());
+  INTERNAL_CHECK_EQ(returned.size(), cut_.returns.size(), "of what the step returns, what some stage does");
   return std::move(cut_);
 }
 

@@ -1,11 +1,16 @@
 // The order in which the ranks of a pipeline take the forward and backward passes of their stages: who runs what when,
-// as data. Stages that are more than the ranks go around them: stage s is on rank s % ranks.
+// as data. A backward pass is one, or two: for its inputs, which the stage before waits for, and for its weights, which
+// nobody does (Qi et al., Zero bubble pipeline parallelism, 2023).
 //
-//   0F0,0F1,0B0,0F2,0B1,0B2      a row a rank, as torch.distributed.pipelining writes them: stage, pass, micro-batch
-//   1F0,1B0,1F1,1B1,1F2,1B2
+//   0F0,0F1,0B0,0F2,0B1,0B2      a row a rank, as torch.distributed.pipelining writes them: stage, pass (F, B, or I and
+//   1F0,1B0,1F1,1B1,1F2,1B2      W), micro-batch
+//
+// Stages that are more than the ranks go around them: stage s is on rank s % ranks; or, of twice as many, in a V: the
+// first and the last stage are on the first rank.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,18 +18,28 @@
 namespace stepc {
 
 struct StagePass {
+  enum class Kind : uint8_t { kForward, kBackward, kInputs, kWeights };
   int64_t stage = 0;
-  bool is_backward = false;
+  Kind kind = Kind::kForward;
   int64_t micro_batch = 0;
   auto operator<=>(const StagePass&) const = default;
+
+  // Whether what the stage keeps of the micro-batch is needed no more behind it.
+  [[nodiscard]] bool ends() const { return kind == Kind::kBackward || kind == Kind::kWeights; }
 };
 
 struct StageOrder {
   int64_t stages = 1, micro_batches = 1;
   std::vector<std::vector<StagePass>> passes;  // by rank along pp
+  bool is_v = false;
   bool operator==(const StageOrder&) const = default;
 
   [[nodiscard]] int64_t ranks() const { return static_cast<int64_t>(passes.size()); }
+  [[nodiscard]] int64_t rank_of(int64_t stage) const {
+    return is_v && stage >= ranks() ? stages - 1 - stage : stage % ranks();
+  }
+  // Whether some backward pass is two.
+  [[nodiscard]] bool splits_backward() const;
 };
 
 // All forward passes, then all backward passes; `chunks`: stages of a rank.
@@ -37,8 +52,18 @@ StageOrder one_forward_one_backward(int64_t ranks, int64_t micro_batches);
 // Megatron-LM, 2021). UserError unless micro-batches are a multiple of the ranks.
 StageOrder interleaved_order(int64_t ranks, int64_t micro_batches, int64_t chunks);
 
-// "gpipe", "1f1b" (interleaved where there are chunks), or a file in the form above. UserError for what is none, and
-// for a file that verify() refuses.
+// 1F1B whose backward passes for weights wait for a gap, as many of them as keep all ranks at the first one's memory
+// (ZB-H1 of the paper above). UserError for fewer micro-batches than ranks.
+StageOrder zero_bubble_h1(int64_t ranks, int64_t micro_batches);
+// Two stages a rank, in a V: the memory of 1F1B, evenly on all ranks, and no bubble where passes take as long as each
+// other (ZB-V; Qi et al., Pipeline parallelism with controllable memory, 2024).
+StageOrder zero_bubble_v(int64_t ranks, int64_t micro_batches);
+// The same with forward and backward passes side by side in the middle (DualPipe-V: DeepSeek-V3, 2024, cut in half).
+// UserError for fewer micro-batches than stages.
+StageOrder dual_pipe_v(int64_t ranks, int64_t micro_batches);
+
+// "gpipe", "1f1b" (interleaved where there are chunks), "zb-h1", "zb-v", "dualpipe-v", or a file in the form above.
+// UserError for what is none, for `chunks` that an order has not, and for a file that verify() refuses.
 StageOrder stage_order(const std::string& name, int64_t ranks, int64_t micro_batches, int64_t chunks = 1);
 
 // UserError naming what is missing, given twice or on another rank than its stage's; whether ranks then wait for each
@@ -48,7 +73,10 @@ void verify(const StageOrder& order);
 std::string to_csv(const StageOrder& order);
 StageOrder parse_stage_order(std::string_view csv);
 
-// Of stage `s`, at most so many micro-batches are between their forward and their backward pass.
+// Stages that each rank has in the order of that name; none: as many as it is given.
+std::optional<int64_t> chunks_of(const std::string& name);
+
+// Of stage `s`, at most so many micro-batches are between their forward pass and the end of their backward pass.
 int64_t live_micro_batches(const StageOrder& order, int64_t stage);
 
 }  // namespace stepc

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -28,12 +29,13 @@ struct Run {
 class ProgramBuilder {
  public:
   // `most_on_their_way`: sends of one function's kind to one rank; none: they are waited for at the end.
+  // `rank_of`: by stage.
   ProgramBuilder(const StageCut& cut, std::vector<std::vector<Run>> runs, int64_t micro_batches,
-                 std::optional<size_t> most_on_their_way)
+                 const std::function<int64_t(int64_t stage)>& rank_of, std::optional<size_t> most_on_their_way)
       : cut_(cut), runs_(std::move(runs)), most_(most_on_their_way) {
     program_.micro_batches = micro_batches;
     for (const StageFunction& one : cut.functions)
-      program_.functions.push_back({one.name, one.stage % ranks(), one.takes, one.gives});
+      program_.functions.push_back({one.name, rank_of(one.stage), one.takes, one.gives});
     number_messages();
   }
 
@@ -146,9 +148,10 @@ class ProgramBuilder {
   StageProgram program_;
 };
 
-StageProgram build(const StageCut& cut, const std::vector<std::vector<Run>>& runs, int64_t micro_batches) {
-  StageProgram program = ProgramBuilder(cut, runs, micro_batches, kMostOnTheirWay).build();
-  if (!find_deadlock(program).empty()) program = ProgramBuilder(cut, runs, micro_batches, {}).build();
+StageProgram build(const StageCut& cut, const std::vector<std::vector<Run>>& runs, int64_t micro_batches,
+                   const std::function<int64_t(int64_t stage)>& rank_of) {
+  StageProgram program = ProgramBuilder(cut, runs, micro_batches, rank_of, kMostOnTheirWay).build();
+  if (!find_deadlock(program).empty()) program = ProgramBuilder(cut, runs, micro_batches, rank_of, {}).build();
   const std::string deadlock = find_deadlock(program);
   USER_CHECK(deadlock.empty(), "the order of the pipeline's passes never ends: {}", deadlock);
   return program;
@@ -216,24 +219,37 @@ std::string slots_text(const std::vector<SlotValue>& slots) {
 
 StageProgram make_program(const StageCut& cut, const StageOrder& order) {
   INTERNAL_CHECK_EQ(cut.stages, order.stages);
-  std::map<std::pair<bool, int64_t>, uint32_t> functions;
-  for (uint32_t f = 0; f < cut.functions.size(); ++f)
-    functions[{cut.functions[f].phase == Phase::kBackward, cut.functions[f].stage}] = f;
+  using Kind = StagePass::Kind;
+  std::map<std::pair<Kind, int64_t>, uint32_t> functions;
+  for (uint32_t f = 0; f < cut.functions.size(); ++f) {
+    const StageFunction& one = cut.functions[f];
+    const Kind kind = one.is_of_weights              ? Kind::kWeights
+                      : one.phase == Phase::kForward ? Kind::kForward
+                      : cut.splits_backward          ? Kind::kInputs
+                                                     : Kind::kBackward;
+    functions[{kind, one.stage}] = f;
+  }
   std::vector<std::vector<Run>> runs;
   for (const std::vector<StagePass>& row : order.passes) {
     std::vector<Run>& of_rank = runs.emplace_back();
-    for (const StagePass& pass : row)  // the last stage's forward pass is part of its backward pass
-      if (const auto found = functions.find({pass.is_backward, pass.stage}); found != functions.end())
+    const auto add = [&](Kind kind, const StagePass& pass) {  // a stage may have nothing to do in a pass
+      if (const auto found = functions.find({kind, pass.stage}); found != functions.end())
         of_rank.push_back({found->second, pass.micro_batch});
+    };
+    for (const StagePass& pass : row) {
+      const bool is_both = pass.kind == Kind::kBackward && cut.splits_backward;
+      add(is_both ? Kind::kInputs : pass.kind, pass);
+      if (is_both) add(Kind::kWeights, pass);
+    }
   }
-  return build(cut, runs, order.micro_batches);
+  return build(cut, runs, order.micro_batches, [&](int64_t stage) { return order.rank_of(stage); });
 }
 
 StageProgram make_program(const StageCut& update, int64_t ranks) {
   std::vector<std::vector<Run>> runs(static_cast<size_t>(ranks));
   for (uint32_t f = 0; f < update.functions.size(); ++f)
-    runs[static_cast<size_t>(update.functions[f].stage % ranks)].push_back({f, 0});
-  return build(update, runs, 1);
+    runs[static_cast<size_t>(update.functions[f].stage)].push_back({f, 0});
+  return build(update, runs, 1, [](int64_t stage) { return stage; });
 }
 
 std::string find_deadlock(const StageProgram& program) { return Progress(program).run(); }

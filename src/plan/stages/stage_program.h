@@ -54,8 +54,8 @@ struct StageProgram {
   [[nodiscard]] int64_t ranks() const { return static_cast<int64_t>(calls.size()); }
 };
 
-// Of micro-batches in that order, and of an update, whose functions each rank runs in theirs. Stage s is on rank
-// s % ranks. UserError where ranks would wait for each other for ever, with what they wait for.
+// Of micro-batches in that order, and of an update, whose functions each rank runs in theirs and whose stages are
+// ranks. UserError where ranks would wait for each other for ever, with what they wait for.
 StageProgram make_program(const StageCut& cut, const StageOrder& order);
 StageProgram make_program(const StageCut& update, int64_t ranks);
 

@@ -18,7 +18,7 @@ TEXTS = {
     "batch": '"local" or "global"',
     "kernel_directory": "a path",
 }
-WHOLE_NUMBERS = ("max_plans", "max_recordings")
+WHOLE_NUMBERS = ("micro_batches", "max_plans", "max_recordings")
 FLAGS = ("device_graphs",)
 
 
@@ -50,6 +50,9 @@ class Config:
         which one may be -1 for the ranks that the others leave; "auto", or {"strategy": "auto", "tp": 2}, chooses the axes
         that are not given, by plans of the step, at its first call; `zero`, `sequence_parallel`, `context`, `reduce` and `overlap` stand
         there too.
+        An axis `pp` is a pipeline, with `stages` (modules that they begin with), `order` and `chunks` beside it.
+    micro_batches: how many parts of its rows a step takes one after the other, as many as a pipeline needs: the numbers are
+        those of all rows, and less is held at once.
     batch: what each rank gives: "local", rows of its own, as under DDP; "global", the whole batch, all the same.
     batch_dims: which dimension of a tensor of the batch its rows are, {"name": 1}; None has no rows. Else it is the first,
         where that is as long as the first tensor's rows.
@@ -72,6 +75,7 @@ class Config:
     kernel_directory: str | os.PathLike | None = None
     shapes: Shapes | None = None
     parallel: str | dict[str, int | str] | None = None
+    micro_batches: int = 1
     batch: str = "local"
     batch_dims: dict[str, int | None] | None = None
     loss_mean: str = "all"

@@ -28,7 +28,9 @@ def of_loop(config):
             raise _wants_whole_step(f"{name} is")
     if "strategy" in chosen:
         raise _wants_whole_step('parallel = "auto" is')
-    for axis in ("cp", "tp"):
+    if config.micro_batches != 1:
+        raise _wants_whole_step(f"micro_batches = {config.micro_batches} is")
+    for axis in ("pp", "cp", "tp"):
         if chosen.get(axis, 1) != 1:
             raise _wants_whole_step(f"{axis} = {chosen[axis]} is")
     if chosen.get("reduce", "float32") != "float32":

@@ -12,9 +12,10 @@ import torch
 from stepc import _C
 
 _PRESETS = {"ddp": {"dp_replicate": -1}, "fsdp": {"dp_shard": -1}, "auto": {"strategy": "auto"}}
-_AXES = ("dp_replicate", "dp_shard", "cp", "tp")
-_OPTIONS = {"strategy": str, "zero": int, "sequence_parallel": bool, "context": str, "reduce": str, "overlap": bool}
-_KINDS = {int: "a whole number", bool: "True or False", str: "a text"}
+_AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+_OPTIONS = {"strategy": str, "zero": int, "sequence_parallel": bool, "context": str, "reduce": str, "overlap": bool, "order": str,
+            "chunks": int, "stages": list}
+_KINDS = {int: "a whole number", bool: "True or False", str: "a text", list: "a list of modules' names"}
 _SECONDS_TO_TELL = 60  # the others that this rank ends by an exception
 _EXAMPLE = 'such as {"dp_shard": 2, "tp": 2}'
 _NAMED = {"shard": 'such as {"*.q_proj.weight": {0: "tp"}}', "batch_dims": 'such as {"x": 1}'}
@@ -30,7 +31,7 @@ def check(config):
         raise _C.UserError(f'loss_mean is "{config.loss_mean}"; it is "all" or "ranks"')
     chosen = config.parallel
     if chosen is None:
-        for name, unset in (("shard", None), ("batch_dims", None), ("loss_mean", "all")):
+        for name, unset in (("shard", None), ("batch_dims", None), ("loss_mean", "all"), ("micro_batches", 1)):
             if getattr(config, name) != unset:
                 raise _C.UserError(f"{name} is given, and parallel is not: it says which ranks there are, {_EXAMPLE}")
         return None
@@ -45,6 +46,8 @@ def check(config):
             raise _C.UserError(f"parallel has {name!r}; it has {', '.join((*_AXES, *_OPTIONS))}")
         if type(value) is not _OPTIONS.get(name, int):
             raise _C.UserError(f"parallel has {name} = {value!r}; it is {_KINDS[_OPTIONS.get(name, int)]}")
+    if not all(isinstance(name, str) for name in chosen.get("stages", [])):
+        raise _C.UserError(f'parallel has stages = {chosen["stages"]!r}; it is a list of modules\' names, such as ["layers.0", "layers.2"]')
     if chosen.get("strategy", "auto") != "auto":
         raise _C.UserError(f'parallel has strategy = "{chosen["strategy"]}"; it is "auto", or left out where the axes are given')
     if config.shapes is not None:
@@ -90,6 +93,10 @@ def parallel_of(config):
         "reduce": chosen.get("reduce", "float32"),
         "context": chosen.get("context", "auto"),
         "overlap": chosen.get("overlap", False),
+        "micro_batches": config.micro_batches,
+        "stages": chosen.get("stages", []),
+        "order": chosen.get("order", "1f1b"),
+        "chunks": chosen.get("chunks", 1),
         "shard": [(pattern, dict(dims)) for pattern, dims in (config.shard or {}).items()],
         "batch": config.batch,
         "batch_dims": dict(config.batch_dims or {}),

@@ -231,7 +231,7 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
       ->required();
   plan->add_option("--seq", search.tokens, "tokens of a row, in place of data.seq_len")
       ->check(CLI::Range(1, 1 << 24));
-  plan->add_option("--batch", search.rows, "rows of a step, in place of train.batch_size times train.grad_accum")
+  plan->add_option("--batch", search.rows, "rows of a step, in place of train.batch_size times train.micro_batches")
       ->check(CLI::Range(1, 1 << 24));
   plan->add_option("--precision", search.computes, "in place of model.compute")
       ->check(CLI::IsMember({"bfloat16", "float16", "float32"}));

@@ -42,12 +42,12 @@ TrainingStep plan_step(const RunConfig& config, const ModelDirectory& directory,
   // The data say whether a row may hold two documents, which attention then keeps apart.
   const Corpus corpus = read_corpus(config, directory, progress);
   const Progress::Phase phase(progress, "planning the step");
-  TrainBatches batches(corpus, config.train.grad_accum, config.train.batch_size);
+  TrainBatches batches(corpus, config.train.micro_batches, config.train.batch_size);
   std::optional<VirtualRegion> region(std::in_place);
   models::Decoder model(directory.config, models::scalar_type(config.model.compute));
   if (directory.adapter) models::add_adapters(model, *directory.adapter, 0);
   const ChosenOptimizer optimizer = choose_optimizer(config, models::trainable_parameters(model));
-  TrainingStep step(model, optimizer, config.optim.clip, config.train.grad_accum,
+  TrainingStep step(model, optimizer, config.optim.clip, config.train.micro_batches,
                     engine_config(config, Mode::kFast, Capture::kVirtual));
   region.reset();
   if (saves_while_training(config))
@@ -63,7 +63,7 @@ TrainingStep plan_step(const RunConfig& config, const ModelDirectory& directory,
 CapturedRun capture_run(const RunConfig& config, const ModelDirectory& directory, Progress& progress) {
   const Corpus corpus = read_corpus(config, directory, progress);
   const Progress::Phase phase(progress, "capturing the step");
-  TrainBatches batches(corpus, config.train.grad_accum, config.train.batch_size);
+  TrainBatches batches(corpus, config.train.micro_batches, config.train.batch_size);
   return capture_run(config, directory.config, directory.adapter, batches.of_length(config.data.longest_row(), 0));
 }
 

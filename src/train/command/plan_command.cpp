@@ -98,7 +98,7 @@ std::vector<Question> questions_of(const RunConfig& config, const PlanCommand& c
   });
   each(command.rows, [](Question& one, int64_t rows) {
     one.config.train.batch_size = rows;
-    one.config.train.grad_accum = 1;
+    one.config.train.micro_batches = 1;
   });
   each(command.computes, [](Question& one, const std::string& compute) { one.config.model.compute = compute; });
   each(command.memories,

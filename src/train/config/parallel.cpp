@@ -149,11 +149,16 @@ void check_context_parallel(const Strategy& strategy, int64_t tokens) {
 void check_pipeline(const RunConfig& config, int64_t layers) {
   const RunConfig::Parallel& parallel = config.parallel;
   if (parallel.pp == 1 || !parallel.stages.empty()) return;
-  USER_CHECK(parallel.pp * parallel.chunks <= layers,
-             "parallel.pp = {}{}: the model has {} layer{}, and each stage needs one{}", parallel.pp,
-             parallel.chunks == 1 ? std::string() : str(" with parallel.chunks = {}", parallel.chunks), layers,
+  const int64_t chunks = chunks_of(pipeline_of(config));
+  USER_CHECK(parallel.pp * chunks <= layers, "parallel.pp = {}{}: the model has {} layer{}, and each stage needs one{}",
+             parallel.pp, chunks == 1 ? std::string() : str(" with {} stages a rank", chunks), layers,
              layers == 1 ? "" : "s",
-             layers / parallel.chunks < 2 ? std::string() : str("; pp can be at most {}", layers / parallel.chunks));
+             layers / chunks < 2 ? std::string() : str("; pp can be at most {}", layers / chunks));
+}
+
+Pipeline pipeline_of(const RunConfig& config) {
+  const RunConfig::Parallel& parallel = config.parallel;
+  return {parallel.pp, config.train.micro_batches, parallel.stages, parallel.order, parallel.chunks};
 }
 
 void check_stages(const RunConfig& config) {
@@ -165,10 +170,7 @@ void check_stages(const RunConfig& config) {
              "parallel.pp = {}: memory.budget = \"{}\" is of a step in one piece; leave it at \"none\"", parallel.pp,
              config.memory.budget);
   try {
-    const StageOrder order = stage_order(parallel.order, parallel.pp, config.train.grad_accum, parallel.chunks);
-    USER_CHECK(parallel.stages.empty() || std::ssize(parallel.stages) == order.stages,
-               "parallel.stages names {} modules, and there are {} stages: it says with which each begins",
-               parallel.stages.size(), order.stages);
+    order_of(pipeline_of(config));
   } catch (const UserError& error) {
     user_error("parallel.pp = {}: {}", parallel.pp, error.what());
   }

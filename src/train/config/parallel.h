@@ -2,6 +2,7 @@
 #pragma once
 
 #include "comm/launch.h"
+#include "engine/ranks/stage_cuts.h"
 #include "passes/partition/strategy.h"
 #include "train/config/run_config.h"
 
@@ -31,6 +32,8 @@ void check_context_parallel(const Strategy& strategy, int64_t tokens);
 // UserError for more stages than a model with so many layers has, unless the run names the modules that they begin
 // with.
 void check_pipeline(const RunConfig& config, int64_t layers);
+// What it says of a pipeline.
+Pipeline pipeline_of(const RunConfig& config);
 // UserError for what a pipeline cannot do with this configuration, an order of its passes among it.
 void check_stages(const RunConfig& config);
 

@@ -15,7 +15,7 @@ constexpr const char* kFile = "run.toml";
 constexpr const char* kTargetFile = "target.toml";
 constexpr uint64_t kMostText = uint64_t{1} << 20;
 constexpr std::array<std::string_view, 8> kFixed = {"model.compute",    "data.seq_len",        "data.buckets",
-                                                    "train.batch_size", "train.grad_accum",    "train.seed",
+                                                    "train.batch_size", "train.micro_batches", "train.seed",
                                                     "optim.name",       "optim.master_weights"};
 
 }  // namespace
@@ -25,7 +25,7 @@ void save_run_config(const std::filesystem::path& checkpoint, const RunConfig& c
 }
 
 RunConfig saved_run_config(const std::filesystem::path& checkpoint) {
-  return load_run_config((checkpoint / kFile).string(), {});
+  return load_run_config((checkpoint / kFile).string(), {}, /*is_saved=*/true);
 }
 
 void save_target(const std::filesystem::path& checkpoint, const Target& target, FileSystem& files) {

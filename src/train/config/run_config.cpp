@@ -145,7 +145,16 @@ void set(RunConfig& config, const std::string& name, const Written& value, const
   USER_CHECK(assign(*key, value, config), "{}: {}{}: must be {}", where, name, seen, allowed_text(*key));
 }
 
-void read_file(const std::string& path, RunConfig& config, std::set<std::string>& given) {
+// Keys that are named otherwise by now, as checkpoints of earlier versions have them: what they were, what they are.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 1> kFormerNames = {
+    {{"train.grad_accum", "train.micro_batches"}}};
+
+std::string name_now(const std::string& name) {
+  const auto found = std::ranges::find(kFormerNames, name, &std::pair<std::string_view, std::string_view>::first);
+  return found == kFormerNames.end() ? name : std::string(found->second);
+}
+
+void read_file(const std::string& path, RunConfig& config, std::set<std::string>& given, bool is_saved) {
   constexpr uint64_t kMaxBytes = 1 << 20;
   toml::table file;
   try {
@@ -166,7 +175,8 @@ void read_file(const std::string& path, RunConfig& config, std::set<std::string>
     USER_CHECK(std::ranges::count(sections(), section_name) == 1, "{}: unknown section [{}]; {}", where, section_name,
                suggestion_at_top(section_name));
     for (const auto& [key, value] : *table) {
-      const std::string name = section_name + "." + std::string(key.str());
+      const std::string written_name = section_name + "." + std::string(key.str());
+      const std::string name = is_saved ? name_now(written_name) : written_name;
       set(config, name, written(value), str("{}:{}", path, value.source().begin.line), " = " + text_of(value));
       given.insert(name);
     }
@@ -230,10 +240,10 @@ void check_together(const std::string& path, const RunConfig& config) {
 
 }  // namespace
 
-RunConfig load_run_config(const std::string& path, const std::vector<Override>& overrides) {
+RunConfig load_run_config(const std::string& path, const std::vector<Override>& overrides, bool is_saved) {
   RunConfig config;
   std::set<std::string>& given = config.given;
-  read_file(path, config, given);
+  read_file(path, config, given, is_saved);
   for (const Override& override : overrides) {
     const std::string where = str("--{}={}", override.key, override.value);
     const Key* key = find_key(override.key);

@@ -42,7 +42,7 @@ struct RunConfig {
   struct Train {
     int64_t steps = 1000;
     int64_t batch_size = 8;
-    int64_t grad_accum = 1;
+    int64_t micro_batches = 1;
     int64_t seed = 1;
     int64_t threads = 0;
     std::string device = "cpu";
@@ -121,6 +121,7 @@ struct Override {
 
 // Reads the TOML file, then the overrides. Strict: an unknown key, a wrong type, a value out of range or a missing
 // required key is a UserError of one line that names the file, the line, the key, the value and what is allowed.
-RunConfig load_run_config(const std::string& path, const std::vector<Override>& overrides);
+// `is_saved`: a checkpoint's, which may be of a version that named some keys otherwise.
+RunConfig load_run_config(const std::string& path, const std::vector<Override>& overrides, bool is_saved = false);
 
 }  // namespace stepc::train

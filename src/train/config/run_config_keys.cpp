@@ -86,7 +86,12 @@ const std::vector<Key>& run_config_keys() {
 
       {"train.steps", at(&R::train, &R::Train::steps), at_least(1), "optimizer steps"},
       {"train.batch_size", at(&R::train, &R::Train::batch_size), between(1, 1e6), "sequences per micro-batch"},
-      {"train.grad_accum", at(&R::train, &R::Train::grad_accum), between(1, 1e6), "micro-batches per optimizer step"},
+      {"train.micro_batches",
+       at(&R::train, &R::Train::micro_batches),
+       between(1, 1e6),
+       "micro-batches per optimizer step",
+       {},
+       {"grad_accum", "gradient_accumulation_steps", "gradient_accumulation"}},
       {"train.seed", at(&R::train, &R::Train::seed), at_least(0), "of the data order and of the sample"},
       {"train.threads", at(&R::train, &R::Train::threads), between(0, 4096),
        "CPU threads of a rank; 0: all cores, shared by the ranks of a machine"},
@@ -174,7 +179,9 @@ const std::vector<Key>& run_config_keys() {
        at(&R::parallel, &R::Parallel::order),
        {},
        "of forward and backward passes in a pipeline. 1f1b: a backward pass as soon as there can be one; gpipe: all "
-       "forward passes first; or a .csv file, a row a rank, of stage, F or B, micro-batch, as in 0F3",
+       "forward passes first; zb-h1, zb-v, dualpipe-v: backward passes for weights apart, so that ranks hardly wait; "
+       "or a "
+       ".csv file, a row a rank, of stage, F, B, I or W, micro-batch, as in 0F3",
        {},
        {"pipeline_parallel_schedule", "pipeline_parallel_schedule_csv", "pp_schedule"}},
       {"parallel.stages",

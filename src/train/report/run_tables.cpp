@@ -29,7 +29,7 @@ RunNumbers derive_numbers(const RunConfig& config, const models::DecoderConfig& 
                           const RunRate& rate, int64_t ranks) {
   RunNumbers numbers;
   numbers.parameters = model.parameter_count();
-  numbers.samples_per_step = config.train.batch_size * config.train.grad_accum;
+  numbers.samples_per_step = config.train.batch_size * config.train.micro_batches;
   const double row_tokens = corpus.mixture().mean_tokens();
   numbers.tokens_per_step = std::llround(static_cast<double>(numbers.samples_per_step) * row_tokens);
   numbers.tokens = numbers.tokens_per_step * config.train.steps;
@@ -96,8 +96,8 @@ std::string start_table(const RunConfig& config, const models::DecoderConfig& mo
       text += row("", str("{}: weight {:g}, {:.2f} epochs", config.data.train.at(i), config.data.weights.at(i),
                           corpus.mixture().epochs(i, samples)));
   }
-  const std::string sequences = str("{} micro-batch{} x {} sequences", config.train.grad_accum,
-                                    config.train.grad_accum == 1 ? "" : "es", config.train.batch_size);
+  const std::string sequences = str("{} micro-batch{} x {} sequences", config.train.micro_batches,
+                                    config.train.micro_batches == 1 ? "" : "es", config.train.batch_size);
   text += row("batch",
               config.data.buckets.empty()
                   ? str("{} x {} tokens = {} tokens a step", sequences, config.data.seq_len, numbers.tokens_per_step)

@@ -52,9 +52,9 @@ std::optional<int64_t> pin_of(const RunConfig& config, std::string_view key) {
 }
 
 void set_micro_batches(RunConfig::Train& train, int64_t count) {
-  const int64_t rows = train.batch_size * train.grad_accum;
+  const int64_t rows = train.batch_size * train.micro_batches;
   train.batch_size = rows / count;
-  train.grad_accum = count;
+  train.micro_batches = count;
 }
 
 // The config of the run that goes on, if that searched.
@@ -66,9 +66,9 @@ std::optional<RunConfig> searched_before(const RunDirectory& directory) {
 
 // Micro-batches that are not to be chosen; of what goes on they stay, if they can.
 std::optional<int64_t> micro_batches_of(const RunConfig& config, const std::optional<RunConfig>& before) {
-  if (config.given.contains("train.grad_accum")) return config.train.grad_accum;
-  const bool can_stay = before && config.train.batch_size % before->train.grad_accum == 0;
-  return can_stay ? std::optional(before->train.grad_accum) : std::nullopt;
+  if (config.given.contains("train.micro_batches")) return config.train.micro_batches;
+  const bool can_stay = before && config.train.batch_size % before->train.micro_batches == 0;
+  return can_stay ? std::optional(before->train.micro_batches) : std::nullopt;
 }
 
 // What the run that goes on had, where it had as many ranks and no key says otherwise by now.
@@ -78,7 +78,7 @@ std::optional<ChosenStrategy> chosen_before(const RunConfig& config, const std::
   for (const auto& [key, place] : kSearched)
     if (const auto pin = pin_of(config, key); pin && *pin != before->parallel.*place) return std::nullopt;
   const std::optional<int64_t> micro_batches = micro_batches_of(config, before);
-  if (micro_batches != before->train.grad_accum) return std::nullopt;
+  if (micro_batches != before->train.micro_batches) return std::nullopt;
   ChosenStrategy chosen{config.parallel, config.train, config.memory.budget, {}};
   for (const auto& [key, place] : kSearched) chosen.parallel.*place = before->parallel.*place;
   set_micro_batches(chosen.train, *micro_batches);
@@ -137,7 +137,7 @@ ChosenStrategy searched(const RunConfig& config, const std::optional<RunConfig>&
 }
 
 std::string to_json(const ChosenStrategy& chosen) {
-  Json json = {{"budget", chosen.budget}, {"why", chosen.why}, {"micro_batches", chosen.train.grad_accum}};
+  Json json = {{"budget", chosen.budget}, {"why", chosen.why}, {"micro_batches", chosen.train.micro_batches}};
   for (const auto& [key, place] : kSearched) json[std::string(key)] = chosen.parallel.*place;
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -159,7 +159,7 @@ ChosenStrategy choose_strategy(const RunConfig& config, const RunDirectory& dire
   const Json json = parse_json(told, kWho);
   ChosenStrategy chosen{config.parallel, config.train, json_string(json, "budget", kWho),
                         json_string(json, "why", kWho)};
-  const int64_t rows = config.train.batch_size * config.train.grad_accum;
+  const int64_t rows = config.train.batch_size * config.train.micro_batches;
   set_micro_batches(chosen.train, json_int(json, "micro_batches", kWho, 1, rows));
   for (const auto& [key, place] : kSearched)
     chosen.parallel.*place = json_int(json, std::string(key), kWho, 1, key == "zero" ? 3 : ranks.ranks());

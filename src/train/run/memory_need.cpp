@@ -30,7 +30,7 @@ MemoryNeed memory_need(const RunConfig& config, const ModelDirectory& directory,
   for (const at::Tensor& parameter : model->parameters()) need.weights += parameter.nbytes();
   for (const auto& [name, tensor] : chosen.optimizer->named_state()) need.optimizer += tensor.nbytes();
   // Those of micro-batches are added, and scaled ones unscaled, in float32.
-  const bool wide = config.train.grad_accum > 1 || chosen.scaler;
+  const bool wide = config.train.micro_batches > 1 || chosen.scaler;
   for (const auto& [name, tensor] : trained)
     need.gradients += static_cast<uint64_t>(
         tensor.numel() * (wide ? std::max<int64_t>(sizeof(float), tensor.element_size()) : tensor.element_size()));

@@ -55,7 +55,7 @@ Run::Run(RunConfig config, const Launch& launch, std::shared_ptr<Ranks> ranks, O
       learner_(
           progress_.during("reading the model", [&] { return make_learner(config_, directory_, strategy_, ranks_); })),
       corpus_(read_corpus(config_, learner_->directory(), progress_, /*is_alone=*/ranks_ == nullptr)),
-      batches_(corpus_, config_.train.grad_accum, config_.train.batch_size),
+      batches_(corpus_, config_.train.micro_batches, config_.train.batch_size),
       numbers_(derive_numbers(
           config_, learner_->directory().config, corpus_,
           progress_.during("measuring this machine's matmuls", [&] { return measure_run_rate(config_, device_); }),

@@ -40,7 +40,7 @@ class Learner {
   virtual void prepare(const Batch& batch, double lr) = 0;
   // Every step is prepared that will come.
   virtual void end_warm_up() = 0;
-  // batch: (grad_accum, batch_size, seq), of all ranks together
+  // batch: (micro_batches, batch_size, seq), of all ranks together
   virtual StepResult step(const Batch& batch, double lr) = 0;
   // Of held-out rows (rows, seq), at most as many as a step has: the sum of the token losses, without dropout.
   virtual double summed_loss(const Batch& rows) = 0;

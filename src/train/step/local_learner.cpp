@@ -45,7 +45,7 @@ LocalLearner::LocalLearner(ModelDirectory directory, const RunConfig& config, st
 
   Config engine = engine_config(config, parse_mode(config.train.mode), is_virtual ? Capture::kVirtual : Capture::kRun);
   engine.target = std::move(target);
-  step_.emplace(model_, optimizer_, config.optim.clip, config.train.grad_accum, std::move(engine));
+  step_.emplace(model_, optimizer_, config.optim.clip, config.train.micro_batches, std::move(engine));
 }
 
 bool LocalLearner::plan(const Batch& batch) { return step_->capture(batch); }

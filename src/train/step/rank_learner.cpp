@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <set>
-#include <span>
 #include <utility>
 
 #include <fmt/ranges.h>
 
 #include "base/check.h"
-#include "base/hash.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "capture/virtual/virtual_region.h"
@@ -20,39 +18,14 @@
 #include "train/config/parallel.h"
 #include "train/machine/kernel_directory.h"
 #include "train/model/adapter_choice.h"
-#include "train/run/same_on_all.h"
 #include "train/step/find_nonfinite.h"
 #include "train/step/local_learner.h"
 #include "train/step/rank_plan.h"
+#include "train/step/same_tensors.h"
 
 namespace stepc::train {
 
 namespace {
-
-// Of a tensor in files, from its first and its last elements: ranks read parts of it alone, and files of other weights
-// differ everywhere.
-std::string sample_hash(const TensorFiles& files, const TensorFiles::Tensor& tensor) {
-  constexpr int64_t kMost = 1024;
-  std::string text = str("{} {}", name_of(tensor.dtype), fmt::join(tensor.shape, ","));
-  if (tensor.bytes() == 0) return text;
-  for (const bool from_end : {false, true}) {
-    Box box{std::vector<int64_t>(tensor.shape.size()), tensor.shape};
-    for (size_t d = 0; d < tensor.shape.size(); ++d) {
-      box.sizes[d] = d + 1 < tensor.shape.size() ? 1 : std::min(tensor.shape[d], kMost);
-      box.offsets[d] = from_end ? tensor.shape[d] - box.sizes[d] : 0;
-    }
-    const at::Tensor sample = read_tensor(files, tensor, box);
-    text += hash_text(hash_bytes({static_cast<const std::byte*>(sample.const_data_ptr()), sample.nbytes()}));
-  }
-  return text;
-}
-
-// Each rank reads files of its own machine, perhaps. `hashes`: samples of tensors, by name.
-void check_same_tensors(Ranks& ranks, const std::string& what, const std::map<std::string, std::string>& hashes) {
-  std::string text;
-  for (const auto& [name, hash] : hashes) text += str("{} {}\n", name, hash);
-  check_same(ranks, what, hash_text(hash_bytes(std::as_bytes(std::span(text)))));
-}
 
 // What an optimizer keeps for all parameters together, as it is before the first step.
 NamedTensors shared_state(const RunConfig& config, at::ScalarType compute) {
@@ -92,12 +65,16 @@ RankLearner::RankLearner(ModelDirectory directory, const RunConfig& config, Stra
   strategy_.mesh = stage_ranks_.stage_mesh;
   config_.parallel.pp = stage_ranks_.count;
   check_pipeline(config_, directory_.config.num_hidden_layers);
-  if (stage_ranks_.count > 1) stages_ = std::make_unique<StageSteps>(config_, stage_ranks_, kernels_, state_);
+  if (stage_ranks_.count > 1) {
+    check_stages(config_);
+    stages_ = std::make_unique<StageSteps>(pipeline_of(config_), parse_verify(config_.train.verify), stage_ranks_,
+                                           kernels_, state_);
+  }
   const VirtualRegion shapes_alone;
   model_ = models::Decoder(directory_.config, models::scalar_type(config.model.compute));
   if (directory_.adapter) models::add_adapters(model_, *directory_.adapter, 0);
   optimizer_ = choose_optimizer(config, models::trainable_parameters(model_));
-  if (is_in_parts(optimizer_, config.train.grad_accum, stage_ranks_.count)) hold_gradients(optimizer_);
+  if (is_in_parts(optimizer_, config.train.micro_batches, stage_ranks_.count)) hold_gradients(optimizer_);
 }
 
 CompileOptions RankLearner::compile_options() const {
@@ -126,7 +103,8 @@ at::Tensor RankLearner::run_other(const std::string& name, Context context, cons
     if (stages_ != nullptr) {
       CompileOptions options = compile_options();
       options.strategy.context = context;
-      other.stages = stages_->forward(capture(), options);
+      const Graph graph = rank_graph_of(capture(), kernels_, options);
+      other.stages = stages_->run_of(stages_->cuts().forward(graph, 1), options);
     } else {
       other.own = program_of(capture(), context);
     }
@@ -147,8 +125,10 @@ RankLearner::Programs& RankLearner::programs_for(const Batch& batch) {
     USER_CHECK(part.plan.obstacle.empty(), "this step cannot run on several ranks, because it cannot be planned: {}",
                part.plan.obstacle);
   CompileOptions options = compile_options();
-  programs.micro_batch = stages_->micro_batch(parts.at(0).plan, options);
-  programs.update = stages_->update(parts.at(1).plan, options);
+  const Graph micro_batch = rank_graph_of(parts.at(0).plan, kernels_, options);
+  programs.micro_batch = stages_->run_of(stages_->cuts().micro_batch(micro_batch), options);
+  const Graph update = rank_graph_of(parts.at(1).plan, kernels_, options);
+  programs.update = stages_->run_of(stages_->cuts().update(update), options);
   strategy_.known = options.strategy.known;
   programs.micro_timeline = programs.micro_batch->predict(machine_.known);
   programs.update_timeline = programs.update->predict(machine_.known);
@@ -237,7 +217,7 @@ StepResult RankLearner::step(const Batch& batch, double lr) {
       const StageRun::Watch watch{is_timed_ ? &timed_ : nullptr, {}};
       const at::Tensor losses = programs.micro_batch->run(inputs, watch)[0];
       for (int64_t i = 0; i < losses.size(0); ++i) loss += losses[i].item<double>();
-      stages_->sum_shared_gradients();
+      stages_->sum_shared_gradients(stages_->cuts().holders());
       for (const at::Tensor& result : programs.update->run([](int64_t) { return std::vector<at::Tensor>(); }, watch))
         results.push_back(result[0]);
     } else {
@@ -486,7 +466,7 @@ std::optional<Prediction> RankLearner::prediction() const {
     return Prediction{programs.micro_timeline.seconds + programs.update_timeline.seconds, machine_.known.is_calibrated};
   Prediction sum = predict(programs.own[0]->schedule(), machine_.known);
   if (programs.own.size() == 1) return sum;
-  sum.seconds *= static_cast<double>(config_.train.grad_accum);
+  sum.seconds *= static_cast<double>(config_.train.micro_batches);
   sum.seconds += predict(programs.own[1]->schedule(), machine_.known).seconds;
   return sum;
 }

@@ -1,6 +1,6 @@
 // The Learner of one rank of several. The model and its optimizer stay shapes: the step is captured of them without
 // being executed, cut for the mesh, and this rank holds its parts alone (engine/ranks/sharded_state.h), of a pipeline
-// those of its stage (train/step/stage_steps.h). All ranks make every call together.
+// those of its stage (engine/ranks/stage_steps.h). All ranks make every call together.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@
 #include "engine/ranks/replicas.h"
 #include "engine/ranks/saved_slices.h"
 #include "engine/ranks/sharded_state.h"
+#include "engine/ranks/stage_steps.h"
 #include "passes/partition/strategy.h"
 #include "runtime/kernel_sources.h"
 #include "train/step/learner.h"
 #include "train/step/model_slices.h"
-#include "train/step/stage_steps.h"
 
 namespace stepc::train {
 

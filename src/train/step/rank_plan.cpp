@@ -83,7 +83,7 @@ std::vector<CapturedPart> capture_parts(models::Decoder model, const ChosenOptim
                                         const RunConfig& config, const Batch& batch) {
   const std::vector<ModuleRef> modules = {model};
   const std::vector<OptimizerRef> optimizers = {optimizer.optimizer};
-  const int64_t count = config.train.grad_accum;
+  const int64_t count = config.train.micro_batches;
   std::vector<CapturedPart> parts;
   if (!is_in_parts(optimizer, count, config.parallel.pp)) {
     const TrainStep step = make_train_step(model, optimizer, config.optim.clip);
@@ -108,7 +108,7 @@ CapturedRun capture_run(const RunConfig& config, const models::DecoderConfig& sh
   models::Decoder model(shape, models::scalar_type(config.model.compute));
   if (adapter) models::add_adapters(model, *adapter, 0);
   const ChosenOptimizer optimizer = choose_optimizer(config, models::trainable_parameters(model));
-  if (is_in_parts(optimizer, config.train.grad_accum, config.parallel.pp)) hold_gradients(optimizer);
+  if (is_in_parts(optimizer, config.train.micro_batches, config.parallel.pp)) hold_gradients(optimizer);
   region.reset();
   CapturedRun run{model, optimizer, capture_parts(model, optimizer, config, batch)};
   for (const CapturedPart& part : run.parts)

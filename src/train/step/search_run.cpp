@@ -25,7 +25,7 @@ std::vector<SearchPart> capture(RunConfig config, models::DecoderConfig shape,
                                 int64_t micro_batches) {
   shape.num_hidden_layers = layers;
   if (!shape.sliding_layers.empty()) shape.sliding_layers.resize(static_cast<size_t>(layers));
-  config.train.grad_accum = micro_batches;
+  config.train.micro_batches = micro_batches;
   config.train.batch_size = rows;
   const Batch batch = made_up_batch(micro_batches, rows, config.data.longest_row());
   std::vector<SearchPart> parts;
@@ -42,7 +42,7 @@ SearchModel search_model(const RunConfig& config, const models::DecoderConfig& s
   model.layers = shape.num_hidden_layers;
   model.heads = shape.num_key_value_heads > 0 ? shape.num_key_value_heads : shape.num_attention_heads;
   model.tokens = config.data.longest_row();
-  model.rows = config.train.batch_size * config.train.grad_accum;
+  model.rows = config.train.batch_size * config.train.micro_batches;
   // As check_stages() has it.
   model.has_stages = config.optim.name != "wsam" && config.memory.budget == "none";
   model.capture = [=](int64_t layers, int64_t rows, int64_t micro_batches) {
@@ -58,7 +58,7 @@ SearchSubject search_subject(const RunConfig& config, const models::DecoderConfi
                       human_count(static_cast<double>(shape.parameter_count())), config.model.compute);
   if (config.lora.rank > 0) subject.title += str(", adapters of rank {}", config.lora.rank);
   subject.compute = config.model.compute;
-  subject.rows = config.train.batch_size * config.train.grad_accum;
+  subject.rows = config.train.batch_size * config.train.micro_batches;
   subject.overlaps = config.parallel.overlap;
   subject.tokens = tokens;
   subject.flops_per_token = shape.train_flops_per_token(tokens);

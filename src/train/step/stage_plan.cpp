@@ -9,6 +9,7 @@
 #include "comm/ranks.h"
 #include "engine/plan/compile.h"
 #include "engine/ranks/sharded_state.h"
+#include "engine/ranks/stage_cuts.h"
 #include "engine/ranks/stage_ranks.h"
 #include "ops/communication.h"
 #include "plan/step_state.h"
@@ -17,7 +18,6 @@
 #include "train/machine/kernel_directory.h"
 #include "train/run/run_saver.h"
 #include "train/step/model_slices.h"
-#include "train/step/stage_cuts.h"
 
 namespace stepc::train {
 
@@ -53,7 +53,8 @@ class StagePlanner {
       own.function = &function.graph;
       PlannedGraph planned = plan_fast({}, kernels_, own);
       const Prediction prediction = predict(planned.plan.schedule, known_);
-      schedules_.emplace_back(function.stage, planned.plan.schedule);
+      const auto f = static_cast<size_t>(&function - out.parts.cut.functions.data());
+      schedules_.emplace_back(out.parts.program.functions[f].rank, planned.plan.schedule);
       seconds.push_back(prediction.seconds);
       out.functions.push_back(
           {function.name, times, std::move(planned.graph), std::move(planned.plan.memory), prediction});
@@ -72,11 +73,11 @@ class StagePlanner {
     return bytes;
   }
 
-  // What the first rank of some stages has.
-  [[nodiscard]] ShardedState state_of(int64_t rank, int64_t ranks) const {
+  // What the first of the ranks at that place along pp has.
+  [[nodiscard]] ShardedState state_of(int64_t rank) const {
     ShardedState state(options_.strategy.mesh, Ranks::threads(1)[0]);
-    for (const auto& [stage, schedule] : schedules_)
-      if (stage % ranks == rank) state.add(schedule);
+    for (const auto& [of, schedule] : schedules_)
+      if (of == rank) state.add(schedule);
     return state;
   }
 
@@ -105,19 +106,20 @@ PipelinePlan plan_pipeline(const std::vector<CapturedPart>& captured, const RunC
                            const ModelDirectory& directory, const models::Decoder& model,
                            const ChosenOptimizer& optimizer) {
   StagePlanner planner(config, strategy);
-  StageCuts cuts(config);
+  StageCuts cuts(pipeline_of(config));
   std::vector<PlannedParts> planned;
-  planned.push_back(
-      planner.plan(cuts.micro_batch(captured.at(0).plan, planner.kernels(), planner.options()), captured.at(0).times));
-  planned.push_back(planner.plan(cuts.update(captured.at(1).plan, planner.kernels(), planner.options()), 1));
+  const Graph micro_batch = rank_graph_of(captured.at(0).plan, planner.kernels(), planner.options());
+  planned.push_back(planner.plan(cuts.micro_batch(micro_batch), captured.at(0).times));
+  const Graph update = rank_graph_of(captured.at(1).plan, planner.kernels(), planner.options());
+  planned.push_back(planner.plan(cuts.update(update), 1));
   PipelinePlan out{strategy, config.parallel.order, {}, {}, planned[0].timeline.idle_share()};
   out.strategy.context = planner.options().strategy.context;
   out.prediction.is_calibrated = planner.is_calibrated();
   for (const PlannedParts& part : planned) out.prediction.seconds += part.timeline.seconds;
   for (int64_t rank = 0; rank < cuts.ranks(); ++rank) {
     StagePlan& stage = out.stages.emplace_back();
-    for (size_t s = static_cast<size_t>(rank); s < cuts.begins().size(); s += static_cast<size_t>(cuts.ranks()))
-      stage.begins.push_back(cuts.begins()[s]);
+    for (size_t s = 0; s < cuts.begins().size(); ++s)
+      if (cuts.order().rank_of(static_cast<int64_t>(s)) == rank) stage.begins.push_back(cuts.begins()[s]);
     StepState held;
     for (const PlannedParts& part : planned) {
       for (size_t f = 0; f < part.functions.size(); ++f)
@@ -134,7 +136,7 @@ PipelinePlan plan_pipeline(const std::vector<CapturedPart>& captured, const RunC
     stage.state_bytes = bytes_of(held);
     stage.waits = planned[0].timeline.idle_share(rank);
     if (!saves_while_training(config)) continue;
-    const ShardedState state = planner.state_of(rank, cuts.ranks());
+    const ShardedState state = planner.state_of(rank);
     const SavesFn saves = [&](Owner owner, const std::string& key) { return cuts.saves(rank, owner, key); };
     stage.staging_bytes =
         staged_bytes(weight_slices(directory, model, state, saves), state_slices(optimizer, state, saves), state);

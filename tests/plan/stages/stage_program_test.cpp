@@ -7,17 +7,46 @@
 #include <gtest/gtest.h>
 
 #include "base/text.h"
+#include "plan/stages/price_pipeline.h"
 #include "plan/stages/simulate_program.h"
 #include "tests/expect_user_error.h"
 
 namespace stepc {
 namespace {
 
-// A chain of layers: each forward pass gives one value to the next stage and keeps one, each backward pass gives one.
-StageCut chain_of(int64_t stages) {
+// A chain of layers: each forward pass gives one value to the next stage and keeps one, each backward pass gives one;
+// `splits`: it is two, and the pass for inputs leaves one to that for weights, which takes what is kept too.
+StageCut chain_of(int64_t stages, bool splits = false) {
   StageCut cut;
   cut.stages = stages;
   cut.batch = 1;
+  if (splits) {
+    cut.splits_backward = true;
+    std::vector<uint32_t> forward(static_cast<size_t>(stages)), inputs = forward, weights = forward;
+    const auto function = [&](std::string_view what, int64_t s, Phase phase, bool is_of_weights) {
+      StageFunction& one = cut.functions.emplace_back(StageFunction{str("{} {}", what, s), s, phase, is_of_weights});
+      (void)one;
+      return static_cast<uint32_t>(cut.functions.size() - 1);
+    };
+    const auto at = [](std::vector<uint32_t>& of, int64_t s) -> uint32_t& { return of[static_cast<size_t>(s)]; };
+    for (int64_t s = 0; s + 1 < stages; ++s) at(forward, s) = function("forward", s, Phase::kForward, false);
+    for (int64_t s = stages; s-- > 0;) at(inputs, s) = function("inputs", s, Phase::kBackward, false);
+    for (int64_t s = stages; s-- > 0;) at(weights, s) = function("weights", s, Phase::kBackward, true);
+    at(forward, stages - 1) = at(inputs, stages - 1);
+    const auto add = [&](uint32_t maker, const std::vector<uint32_t>& users) {
+      const auto value = static_cast<uint32_t>(cut.values.size());
+      cut.values.push_back({{DType::kF32, {4}}, maker, users});
+      cut.functions[maker].gives.push_back(value);
+      for (const uint32_t user : users) cut.functions[user].takes.push_back(value);
+    };
+    for (int64_t s = 0; s + 1 < stages; ++s) {
+      add(at(forward, s), {at(forward, s + 1)});
+      add(at(forward, s), {at(inputs, s), at(weights, s)});
+      add(at(inputs, s + 1), {at(inputs, s)});
+    }
+    for (int64_t s = 0; s < stages; ++s) add(at(inputs, s), {at(weights, s)});
+    return cut;
+  }
   const auto last = static_cast<uint32_t>(2 * stages - 2);
   for (int64_t s = 0; s + 1 < stages; ++s) cut.functions.push_back({str("forward {}", s), s, Phase::kForward, {}});
   for (int64_t s = stages; s-- > 0;) cut.functions.push_back({str("backward {}", s), s, Phase::kBackward, {}});
@@ -33,6 +62,13 @@ StageCut chain_of(int64_t stages) {
   }
   for (uint32_t f = static_cast<uint32_t>(stages) - 1; f < last; ++f) add(f, {f + 1});
   return cut;
+}
+
+// Micro-batches of all stages of a rank that are between their forward pass and the end of their backward pass.
+int64_t most_live(const StageOrder& order) {
+  const std::vector<int64_t> live =
+      price_pipeline(std::vector<StageCost>(static_cast<size_t>(order.stages)), order).live_most;
+  return *std::ranges::max_element(live);
 }
 
 TEST(StageProgram, OrdersRunToTheirEnd) {
@@ -70,7 +106,7 @@ TEST(StageProgram, SeveralStagesARankWaitLess) {
       }
   EXPECT_USER_ERROR(interleaved_order(4, 6, 2),
                     "6 micro-batches on 4 ranks of 2 stages each, which take as many as "
-                    "there are ranks in turn: train.grad_accum can be 8");
+                    "there are ranks in turn: micro_batches can be 8");
 }
 
 TEST(StageProgram, HoldsAtMostAsManyMicroBatchesAsStagesAreLeft) {
@@ -84,6 +120,59 @@ TEST(StageProgram, HoldsAtMostAsManyMicroBatchesAsStagesAreLeft) {
   // What each of the live ones keeps, what is on its way, and the gradient that has come.
   EXPECT_LE(peak_slot_bytes(make_program(cut, order), 0, bytes), 4U + 4U);
   EXPECT_GE(peak_slot_bytes(make_program(cut, gpipe), 0, bytes), 16U);
+}
+
+// Backward passes for weights fill what 1F1B waits, in the same memory.
+TEST(StageProgram, ZeroBubbleWaitsLess) {
+  const auto at_once = [](const StageCall& /*send*/) { return 0.0; };
+  for (const int64_t ranks : {2, 3, 4})
+    for (const int64_t micro_batches : {2 * ranks, 4 * ranks + 1}) {
+      SCOPED_TRACE(str("{} ranks, {} micro-batches", ranks, micro_batches));
+      const auto idle = [&](const StageOrder& order) {
+        verify(order);
+        EXPECT_EQ(parse_stage_order(to_csv(order)), order);
+        const StageCut cut = chain_of(order.stages, order.splits_backward());
+        std::vector<double> seconds;  // a forward pass takes as long as each half of a backward one
+        for (const StageFunction& one : cut.functions) {
+          const bool is_both = !cut.splits_backward && one.phase == Phase::kBackward;
+          const bool has_forward = one.stage + 1 == cut.stages && !one.is_of_weights;
+          seconds.push_back((is_both ? 2 : 1) + (has_forward ? 1 : 0));
+        }
+        const StageProgram program = make_program(cut, order);
+        verify(program);
+        return simulate(program, seconds, at_once).idle_share();
+      };
+      const double of_1f1b = idle(one_forward_one_backward(ranks, micro_batches));
+      EXPECT_LT(idle(zero_bubble_h1(ranks, micro_batches)), 0.75 * of_1f1b);
+      EXPECT_LT(idle(zero_bubble_v(ranks, micro_batches)), 0.5 * of_1f1b);
+      EXPECT_LT(idle(dual_pipe_v(ranks, micro_batches)), 0.75 * of_1f1b);
+      // Of stages that are half as large there are twice as many.
+      const StageOrder h1 = zero_bubble_h1(ranks, micro_batches);
+      for (int64_t s = 0; s < ranks; ++s) EXPECT_LE(live_micro_batches(h1, s), ranks);
+      EXPECT_LE(most_live(zero_bubble_v(ranks, micro_batches)), 2 * ranks);
+      EXPECT_LE(most_live(dual_pipe_v(ranks, micro_batches)), 2 * ranks + 1);
+      EXPECT_EQ(most_live(one_forward_one_backward(ranks, micro_batches)), ranks);
+    }
+  EXPECT_USER_ERROR(dual_pipe_v(2, 3),
+                    "3 micro-batches for 4 stages in the order \"dualpipe-v\", which needs one a stage: "
+                    "micro_batches must be at least 4");
+  EXPECT_USER_ERROR(stage_order("zb-v", 2, 4, 3), "the order \"zb-v\" has 2 stages a rank, and parallel.chunks is 3");
+  EXPECT_USER_ERROR(verify(parse_stage_order("0F0,0W0,0I0\n1F0,1B0\n")), "the order has 0W0 before 0I0");
+  EXPECT_USER_ERROR(verify(parse_stage_order("0F0,0I0\n1F0,1B0\n")), "the order has no 0W0");
+}
+
+TEST(StageProgram, APipelineIsPricedWithoutItsGraph) {
+  const std::vector<StageCost> stages(4, StageCost{1, 1, 1, 0, 100, 10, 1000});
+  const PipelinePrice price = price_pipeline(stages, one_forward_one_backward(4, 8));
+  EXPECT_NEAR(price.bubble, 3.0 / 11, 1e-12);
+  EXPECT_NEAR(price.seconds, 33, 1e-12);
+  EXPECT_EQ(price.bytes, (std::vector<uint64_t>{1410, 1310, 1210, 1110}));
+  EXPECT_EQ(price.live_most, (std::vector<int64_t>{4, 3, 2, 1}));
+  EXPECT_LT(price_pipeline(stages, zero_bubble_h1(4, 8)).seconds, price.seconds);
+  EXPECT_GT(price_pipeline(std::vector<StageCost>(4, StageCost{1, 1, 1, 0.5}), one_forward_one_backward(4, 8)).seconds,
+            price.seconds);
+  const StageOrder crossed = parse_stage_order("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n");
+  EXPECT_USER_ERROR(price_pipeline(std::vector<StageCost>(2), crossed), "never ends: rank 0 waits");
 }
 
 TEST(StageProgram, ItsBubbleIsTheFormulas) {
@@ -113,9 +202,8 @@ TEST(StageProgram, RandomOrdersEndOrAreRefused) {
     StageOrder order = gpipe_order(stages, micro_batches);
     for (auto& row : order.passes) {  // any order of forward passes, any of backward passes behind their own
       std::shuffle(row.begin(), row.end(), random);
-      std::ranges::stable_sort(row, {},
-                               [](const StagePass& pass) { return std::pair(pass.micro_batch, pass.is_backward); });
-      if (random() % 2 == 0) std::ranges::stable_sort(row, {}, &StagePass::is_backward);
+      std::ranges::stable_sort(row, {}, [](const StagePass& pass) { return std::pair(pass.micro_batch, pass.kind); });
+      if (random() % 2 == 0) std::ranges::stable_sort(row, {}, &StagePass::kind);
       if (random() % 3 == 0)
         std::ranges::stable_sort(row, std::greater<>(), [](const StagePass& pass) { return pass.micro_batch; });
     }
@@ -135,14 +223,16 @@ TEST(StageProgram, RandomOrdersEndOrAreRefused) {
 TEST(StageProgram, BadOrdersAreRefused) {
   const auto error_of = [](std::string_view csv) { verify(parse_stage_order(csv)); };
   EXPECT_USER_ERROR(one_forward_one_backward(4, 3), "3 micro-batches for 4 stages");
-  EXPECT_USER_ERROR(error_of("0F0,0B0\n1F0\n"), "the order has no 1B0: 2 stages and 1 micro-batches are 4 passes");
+  EXPECT_USER_ERROR(
+      error_of("0F0,0B0\n1F0\n"),
+      "the order has no 1B0: 2 stages and 1 micro-batches are 2 forward passes and as many backward ones");
   EXPECT_USER_ERROR(error_of("0F0,0B0,0F0\n1F0,1B0\n"), "the order has 0F0 twice");
   EXPECT_USER_ERROR(error_of("0B0,0F0\n1F0,1B0\n"), "the order has 0B0 before 0F0");
   EXPECT_USER_ERROR(error_of("1F0,1B0\n0F0,0B0\n"), "the order has 1F0 in row 1, and stage 1 is that of row 2");
-  EXPECT_USER_ERROR(error_of("0F0,0X0\n"), "row 1 of the order has '0X0'; a cell is stage, F or B, micro-batch");
-  EXPECT_USER_ERROR(error_of("99999999999999999999F0\n"), "a cell is stage, F or B");
+  EXPECT_USER_ERROR(error_of("0F0,0X0\n"), "row 1 of the order has '0X0'; a cell is stage, F, B, I or W, micro-batch");
+  EXPECT_USER_ERROR(error_of("99999999999999999999F0\n"), "a cell is stage, F, B, I or W");
   EXPECT_USER_ERROR(error_of("\n"), "the order is empty");
-  EXPECT_USER_ERROR(stage_order("zb", 2, 2), "the order \"zb\" is none; it is \"1f1b\", \"gpipe\" or a file");
+  EXPECT_USER_ERROR(stage_order("zb", 2, 2), "the order \"zb\" is none; it is \"1f1b\", \"gpipe\", \"zb-h1\"");
   const StageOrder crossed = parse_stage_order("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n");
   verify(crossed);
   EXPECT_USER_ERROR(make_program(chain_of(2), crossed), "the order of the pipeline's passes never ends: rank 0 waits");

@@ -1,0 +1,34 @@
+#include "engine/ranks/stage_steps.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/Functions.h>
+
+#include "ir/alignment.h"
+#include "ir/rank_parts.h"
+#include "runtime/kernel_sources.h"
+
+namespace stepc {
+
+StageSteps::StageSteps(const Pipeline& pipeline, const Verify& verify, StageRanks ranks, KernelSources& kernels,
+                       ShardedState& state)
+    : verify_(verify), ranks_(std::move(ranks)), kernels_(kernels), state_(state), cuts_(pipeline) {}
+
+std::unique_ptr<StageRun> StageSteps::run_of(StageParts parts, const CompileOptions& options, StageRun::Draws draws) {
+  return std::make_unique<StageRun>(std::move(parts.cut), std::move(parts.program), ranks_, kernels_, options, verify_,
+                                    state_, draws);
+}
+
+void StageSteps::sum_shared_gradients(const std::map<std::string, std::vector<int64_t>>& holders) {
+  for (const auto& [key, on] : holders) {
+    if (on.size() < 2 || std::ranges::find(on, ranks_.own) == on.end() || !state_.has(Owner::kGradient, key)) continue;
+    const at::Tensor& held = state_.part(Owner::kGradient, key);
+    const uint64_t bytes =
+        aligned(reduction_scratch_bytes(held.numel(), static_cast<uint64_t>(held.element_size()), std::ssize(on)));
+    const at::Tensor scratch = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
+    across_stages(ranks_, on).all_reduce(held, ReduceOp::kSum, scratch.mutable_data_ptr(), bytes);
+  }
+}
+
+}  // namespace stepc

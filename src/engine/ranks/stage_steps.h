@@ -1,0 +1,43 @@
+// The steps of a rank of a pipeline: runs (engine/ranks/stage_run.h) of its functions (engine/ranks/stage_cuts.h). All
+// ranks make every call together.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "engine/ranks/stage_cuts.h"
+#include "engine/ranks/stage_run.h"
+
+namespace stepc {
+
+class StageSteps {
+ public:
+  // `kernels` and `state`, of the mesh without stages, outlive this and what it makes.
+  StageSteps(const Pipeline& pipeline, const Verify& verify, StageRanks ranks, KernelSources& kernels,
+             ShardedState& state);
+
+  // Which stage holds and runs what.
+  StageCuts& cuts() { return cuts_; }
+  [[nodiscard]] const StageCuts& cuts() const { return cuts_; }
+  // `options`: of the mesh without stages.
+  std::unique_ptr<StageRun> run_of(StageParts parts, const CompileOptions& options,
+                                   StageRun::Draws draws = StageRun::Draws::kEach);
+
+  // Before an update: gradients that several ranks along pp hold become their sums. `holders`: by gradient.
+  void sum_shared_gradients(const std::map<std::string, std::vector<int64_t>>& holders);
+
+  // Whether this rank's stage saves the tensor.
+  [[nodiscard]] bool saves(Owner owner, const std::string& key) const { return cuts_.saves(ranks_.own, owner, key); }
+  [[nodiscard]] const StageRanks& ranks() const { return ranks_; }
+
+ private:
+  Verify verify_;
+  StageRanks ranks_;
+  KernelSources& kernels_;
+  ShardedState& state_;
+  StageCuts cuts_;
+};
+
+}  // namespace stepc

@@ -1,0 +1,73 @@
+// StagedStep: one captured step of somebody's own program as a rank of a pipeline runs it, and as one without stages
+// runs micro-batches. The whole step was captured once; it is cut in time (passes/stages/cut_batch.h), and what a
+// micro-batch and the update do into stages. Owns the functions' plans; borrows kernels and state. All ranks make every
+// call together.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/plan/virtual_plan.h"
+#include "engine/ranks/stage_steps.h"
+#include "passes/stages/cut_batch.h"
+
+namespace stepc {
+
+class StagedStep {
+ public:
+  // `options`: of the mesh without stages; its strategy learns how parameters lie. UserError for a step that cannot be
+  // cut, and as RankProgram.
+  StagedStep(VirtualPlan captured, StageSteps& stages, int64_t micro_batches, KernelSources& kernels,
+             CompileOptions& options, const Verify& verify, ShardedState& state);
+
+  // By tensor of the batch, how what a rank gives of it lies on the ranks of a stage; none: it has no rows.
+  [[nodiscard]] std::map<size_t, std::optional<PartOf>> batch_parts() const;
+  // `batch`: of each tensor the whole, or the part that batch_parts() says.
+  StepResult step(const std::vector<at::Tensor>& batch, std::map<const RankProgram*, RunTimes>* times);
+
+  // As RankProgram's.
+  void supply(CallId call, size_t arg, const c10::IValue& number);
+  [[nodiscard]] bool is_unfit() const { return is_unfit_; }
+  [[nodiscard]] const Trace& trace() const { return trace_; }
+  [[nodiscard]] RankProgram::Verified verified() const;
+
+  // What of the program any stage has, the same list on all ranks.
+  [[nodiscard]] std::vector<std::pair<InputKind, std::string>> program_inputs() const;
+  // This rank's functions.
+  [[nodiscard]] std::vector<const RankProgram*> programs() const;
+  [[nodiscard]] bool draws() const;
+  [[nodiscard]] double planning_seconds() const;
+  // The largest function's plan, and what lies between functions.
+  [[nodiscard]] uint64_t planned_bytes() const;
+  [[nodiscard]] const ProgramTimeline& timeline() const { return timeline_; }  // of the micro-batches, predicted
+  [[nodiscard]] double predicted_seconds() const { return timeline_.seconds + update_timeline_.seconds; }
+  [[nodiscard]] const StageRun& micro_batches() const { return *micro_batch_; }
+  void predict(const KnownTarget& known);
+
+ private:
+  struct HostNumber {
+    std::vector<size_t> places = {};  // among the numbers
+    std::optional<int64_t> integer = {};
+  };
+  void find_numbers();
+  std::vector<at::Tensor> rows_of(const std::vector<at::Tensor>& batch, int64_t micro_batch) const;
+
+  Trace trace_;
+  StageSteps& stages_;
+  ShardedState& state_;
+  BatchCut cut_;
+  std::map<std::pair<CallId, size_t>, HostNumber> host_numbers_;
+  std::vector<at::Tensor> numbers_;
+  bool is_unfit_ = false;
+  std::vector<std::unique_ptr<RankProgram>> before_;
+  std::unique_ptr<StageRun> micro_batch_, update_;
+  std::map<std::string, std::vector<int64_t>> sums_;  // by held sum, the ranks along pp that have it
+  ProgramTimeline timeline_, update_timeline_;
+};
+
+}  // namespace stepc
