@@ -15,6 +15,7 @@
 #include "cost/exchange.h"
 #include "plan/search_parts.h"
 #include "plan/search_stages.h"
+#include "plan/stages/stage_order.h"
 
 namespace stepc {
 
@@ -340,15 +341,17 @@ class Searcher {
     StagesTaken shallow, deep;
   };
   StageDepths take_stages_of(const Candidate& one, bool overlaps) {
-    const int64_t stages = one.pp * options_.pins.chunks, shown = std::min(stages, kShownStages);
+    const int64_t stages = one.pp * chunks_of(options_.pins), shown = std::min(stages, kShownStages);
     const int64_t deeper = model_.layers == stages ? kShallow : kDeep;
     const int64_t layers = (model_.layers + stages - 1) / stages;
     const std::vector<SearchPart>& few = parts(shown * kShallow, one);
     const std::vector<SearchPart>& more = parts(shown * deeper, one);
     USER_CHECK(few.size() == 2, "its step is in one piece, and a pipeline's is micro-batches and an update");
     planned_ += few.size() + more.size();
+    const bool splits =
+        stage_order(options_.pins.order, one.pp, one.micro_batches, options_.pins.chunks).splits_backward();
     const auto take = [&](const std::vector<SearchPart>& parts, int64_t a_stage) {
-      return take_stages(parts[0].graph, parts[1].graph, shown, a_stage,
+      return take_stages(parts[0].graph, parts[1].graph, shown, a_stage, splits,
                          plan_options(one, overlaps, layers, a_stage));
     };
     if (deeper == kShallow) return {take(few, kShallow), take(few, kShallow)};
@@ -364,7 +367,7 @@ class Searcher {
     sum_up_stages(model_, cluster_, options_.pins, depths.shallow, depths.deep, outcome);
     outcome.roomy_seconds = outcome.seconds;
     outcome.roomy_bytes = outcome.bytes();
-    const double compute = compute_seconds_of(model_, depths.shallow, depths.deep, one.pp * options_.pins.chunks);
+    const double compute = compute_seconds_of(model_, depths.shallow, depths.deep, one.pp * chunks_of(options_.pins));
     compute_seconds_.try_emplace(class_of(one), compute);
     outcome.least_seconds =
         std::max(outcome.least_seconds, least_seconds(compute * passes_of(one), sending_seconds(one)));

@@ -45,6 +45,7 @@ struct SearchPins {
   int64_t chunks = 1;          // its stages on a rank
   Strategy base = {};  // what else a strategy says
 };
+int64_t chunks_of(const SearchPins& pins);  // a pipeline's stages on a rank: those of its order, if that says
 
 struct Candidate {
   int64_t pp = 1, dp_replicate = 1, dp_shard = 1, cp = 1, tp = 1;

@@ -9,18 +9,18 @@
 #include "cost/exchange.h"
 #include "passes/partition/partition.h"
 #include "passes/stages/cut_stages.h"
-#include "plan/stages/price_stages.h"
+#include "plan/stages/price_pipeline.h"
 
 namespace stepc {
 
 namespace {
 
-constexpr std::array kQuantities = {&StageTaken::forward_seconds,         &StageTaken::backward_seconds,
-                                    &StageTaken::exchange_seconds,        &StageTaken::exposed_seconds,
-                                    &StageTaken::compute_seconds,         &StageTaken::update_seconds,
-                                    &StageTaken::update_exchange_seconds, &StageTaken::update_exposed_seconds,
-                                    &StageTaken::update_compute_seconds,  &StageTaken::kept_bytes,
-                                    &StageTaken::onward_bytes,            &StageTaken::back_bytes,
+constexpr std::array kQuantities = {&StageTaken::forward_seconds,         &StageTaken::input_seconds,
+                                    &StageTaken::weight_seconds,          &StageTaken::exchange_seconds,
+                                    &StageTaken::exposed_seconds,         &StageTaken::compute_seconds,
+                                    &StageTaken::update_seconds,          &StageTaken::update_exchange_seconds,
+                                    &StageTaken::update_exposed_seconds,  &StageTaken::update_compute_seconds,
+                                    &StageTaken::held_bytes,              &StageTaken::onward_bytes,
                                     &StageTaken::state_bytes,             &StageTaken::step_bytes};
 
 // Which of the stages that are planned stands for a stage.
@@ -56,16 +56,15 @@ void count_values(const StageCut& cut, StagesTaken& taken) {
     const auto is_read = [&](const auto& by) {
       return std::ranges::any_of(value.users, [&](uint32_t user) { return by(cut.functions[user].stage); });
     };
-    if (is_read([&](int64_t user) { return user == maker.stage; })) stage.kept_bytes += bytes;
+    if (is_read([&](int64_t user) { return user == maker.stage; })) stage.held_bytes += bytes;
     if (is_read([&](int64_t user) { return user > maker.stage; })) stage.onward_bytes += bytes;
-    if (is_read([&](int64_t user) { return user < maker.stage; })) stage.back_bytes += bytes;
   }
 }
 
 }  // namespace
 
 StagesTaken take_stages(const Graph& micro_batch, const Graph& update, int64_t stages, int64_t layers,
-                        PlanGraphOptions options) {
+                        bool splits_backward, PlanGraphOptions options) {
   Strategy& strategy = options.passes.settings.strategy;
   if (strategy.context == Context::kByPrice)  // a way of attention for all stages: that of the step in one piece
     strategy.context = strategy.mesh.find("cp") ? plan_part(micro_batch, options).context : Context::kGather;
@@ -97,10 +96,10 @@ StagesTaken take_stages(const Graph& micro_batch, const Graph& update, int64_t s
       else if (function.phase == Phase::kForward)
         stage.forward_seconds = planned.taken.seconds;
       else
-        stage.backward_seconds = planned.taken.seconds;
+        (function.is_of_weights ? stage.weight_seconds : stage.input_seconds) = planned.taken.seconds;
     }
   };
-  const StageCut cut = cut_micro_batch(local, places);
+  const StageCut cut = cut_micro_batch(local, places, splits_backward);
   count_values(cut, out);
   plan_functions(cut);
   plan_functions(cut_update(rank_graph(update, strategy), stages, places.of_parameter));
@@ -114,7 +113,7 @@ std::vector<int64_t> layers_of_stages(const StagesTaken& shallow, const StagesTa
   std::vector<int64_t> of_stage(static_cast<size_t>(stages), 1);
   const auto seconds_with = [&](int64_t stage, int64_t count) {
     const StageTaken taken = with_layers(shallow, deep, stage, stages, count);
-    return taken.forward_seconds + taken.backward_seconds;
+    return taken.forward_seconds + taken.input_seconds + taken.weight_seconds;
   };
   std::vector<double> with_one_more;
   for (int64_t s = 0; s < stages; ++s) with_one_more.push_back(seconds_with(s, 2));
@@ -136,44 +135,40 @@ double compute_seconds_of(const SearchModel& model, const StagesTaken& shallow, 
 void sum_up_stages(const SearchModel& model, const Cluster& cluster, const SearchPins& pins, const StagesTaken& shallow,
                    const StagesTaken& deep, Outcome& outcome) {
   const Candidate& way = outcome.candidate;
-  const StagesTaken stages = with_all_layers(model, shallow, deep, way.pp * pins.chunks);
-  std::vector<StageTake> takes;
-  for (const StageTaken& one : stages)
-    takes.push_back({one.forward_seconds, one.backward_seconds, static_cast<uint64_t>(one.kept_bytes),
-                     static_cast<uint64_t>(one.onward_bytes), static_cast<uint64_t>(one.back_bytes)});
+  const StagesTaken stages = with_all_layers(model, shallow, deep, way.pp * chunks_of(pins));
   const Mesh mesh = strategy_of(way, {}).mesh;
-  const auto message_seconds = [&](double bytes) {
-    const Communication sent{{}, {*mesh.find("pp")}, 1, 1, bytes, 0};
-    const Exchange taken = exchange(cluster.target.rates, mesh, Collective::kRotate, sent);
-    return taken.bytes_seconds + taken.latency_seconds;
-  };
-  const PricedStages priced =
-      price_stages(takes, stage_order(pins.order, way.pp, way.micro_batches, pins.chunks), message_seconds);
+  std::vector<StageCost> costs;
+  for (const StageTaken& one : stages) {
+    const Communication sent{{}, {*mesh.find("pp")}, 1, 1, one.onward_bytes, 0};
+    const Exchange message = exchange(cluster.target.rates, mesh, Collective::kRotate, sent);
+    costs.push_back({one.forward_seconds, one.input_seconds, one.weight_seconds,
+                     message.bytes_seconds + message.latency_seconds, static_cast<uint64_t>(one.held_bytes),
+                     static_cast<uint64_t>(one.step_bytes), static_cast<uint64_t>(one.state_bytes)});
+  }
+  const StageOrder order = stage_order(pins.order, way.pp, way.micro_batches, pins.chunks);
+  const PipelinePrice priced = price_pipeline(costs, order);
   const auto micro_batches = static_cast<double>(way.micro_batches);
   double update = 0;
   uint64_t most_bytes = 0;
   outcome.exchange_seconds = outcome.exposed_seconds = 0;
   for (int64_t rank = 0; rank < way.pp; ++rank) {
     StageTaken sum;
-    double largest = 0;
-    for (auto s = static_cast<size_t>(rank); s < stages.size(); s += static_cast<size_t>(way.pp)) {
-      for (double StageTaken::*quantity : kQuantities) sum.*quantity += stages[s].*quantity;
-      largest = std::max(largest, stages[s].step_bytes);
-    }
+    for (size_t s = 0; s < stages.size(); ++s)
+      if (order.rank_of(static_cast<int64_t>(s)) == rank)
+        for (double StageTaken::*quantity : kQuantities) sum.*quantity += stages[s].*quantity;
     update = std::max(update, sum.update_seconds);
     outcome.exchange_seconds =
         std::max(outcome.exchange_seconds, micro_batches * sum.exchange_seconds + sum.update_exchange_seconds);
     outcome.exposed_seconds =
         std::max(outcome.exposed_seconds, micro_batches * sum.exposed_seconds + sum.update_exposed_seconds);
-    const auto state = static_cast<uint64_t>(sum.state_bytes);
-    const uint64_t step = static_cast<uint64_t>(largest) + priced.between_bytes[static_cast<size_t>(rank)];
-    if (state + step <= most_bytes) continue;
-    most_bytes = state + step;
-    outcome.state_bytes = state;
-    outcome.step_bytes = step;
+    const uint64_t bytes = priced.bytes[static_cast<size_t>(rank)];
+    if (bytes <= most_bytes) continue;
+    most_bytes = bytes;
+    outcome.state_bytes = std::min(bytes, static_cast<uint64_t>(sum.state_bytes));
+    outcome.step_bytes = bytes - outcome.state_bytes;
   }
-  outcome.seconds = priced.timeline.seconds + update;
-  outcome.waiting_seconds = priced.timeline.seconds * priced.timeline.idle_share();
+  outcome.seconds = priced.seconds + update;
+  outcome.waiting_seconds = priced.seconds * priced.bubble;
 }
 
 }  // namespace stepc

@@ -14,13 +14,13 @@ namespace stepc {
 
 // One stage: of a micro-batch, but for what says update, state or step.
 struct StageTaken {
-  double forward_seconds = 0, backward_seconds = 0;  // the last stage's backward pass has both
+  double forward_seconds = 0;                        // of the last stage part of the backward pass
+  double input_seconds = 0, weight_seconds = 0;      // of the backward pass; of one that is not cut, the first
   double exchange_seconds = 0, exposed_seconds = 0;  // of both passes
   double compute_seconds = 0;
   double update_seconds = 0, update_exchange_seconds = 0, update_exposed_seconds = 0, update_compute_seconds = 0;
-  double kept_bytes = 0;    // from its forward to its backward pass
-  double onward_bytes = 0;  // to the next stage
-  double back_bytes = 0;    // to the stage before
+  double held_bytes = 0;    // from its forward pass to the end of its backward pass
+  double onward_bytes = 0;  // to the next stage, whose gradient comes back
   double state_bytes = 0;   // between steps
   double step_bytes = 0;    // the largest function's own
 };
@@ -30,9 +30,9 @@ inline constexpr int64_t kShownStages = 3;
 using StagesTaken = std::vector<StageTaken>;
 
 // `micro_batch`, `update`: of a model of `stages` stages with `layers` layers each. `options`: of the mesh without
-// stages. UserError where it cannot be cut.
+// stages. `splits_backward`: as StageOrder says. UserError where it cannot be cut.
 StagesTaken take_stages(const Graph& micro_batch, const Graph& update, int64_t stages, int64_t layers,
-                        PlanGraphOptions options);
+                        bool splits_backward, PlanGraphOptions options);
 
 // How many layers each stage has, so that they take about as long.
 std::vector<int64_t> layers_of_stages(const StagesTaken& shallow, const StagesTaken& deep, int64_t stages,

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/text.h"
 #include "plan/search.h"
+#include "plan/stages/stage_order.h"
 
 namespace stepc {
 
@@ -49,14 +50,16 @@ bool allows(const std::optional<int64_t>& pin, int64_t value) { return !pin || *
 
 // Whether layers can be cut into stages for so many ranks.
 bool has_stages(const SearchModel& model, const SearchPins& pins, int64_t pp) {
-  return model.has_stages && pp * pins.chunks <= model.layers;
+  return model.has_stages && pp * chunks_of(pins) <= model.layers;
 }
 
 // Whether the order of a pipeline's passes takes so many; of a file nobody knows before it is read.
 bool takes_micro_batches(const SearchPins& pins, int64_t pp, int64_t micro_batches) {
   if (pp == 1) return true;
   if (micro_batches == 1) return false;  // a step in parts has several
-  return pins.order != "1f1b" || (pins.chunks == 1 ? micro_batches >= pp : micro_batches % pp == 0);
+  if (pins.order == "1f1b" && pins.chunks > 1) return micro_batches % pp == 0;
+  if (pins.order == "dualpipe-v") return micro_batches >= 2 * pp;
+  return (pins.order != "1f1b" && pins.order != "zb-h1") || micro_batches >= pp;
 }
 
 // All ways with so many stages.
@@ -92,6 +95,8 @@ void add_ways(const SearchModel& model, const Cluster& cluster, const SearchPins
 }
 
 }  // namespace
+
+int64_t chunks_of(const SearchPins& pins) { return chunks_of(pins.order).value_or(pins.chunks); }
 
 std::string to_text(const Candidate& candidate) {
   std::string text;
@@ -160,7 +165,7 @@ std::vector<Candidate> candidates(const SearchModel& model, const Cluster& clust
              !model.has_stages
                  ? std::string("this step is not cut into stages; leave out memory.budget and optim.name = \"wsam\"")
                  : str("the model has {} layers, and each of {} stages needs one", model.layers,
-                       pins.pp.value_or(1) * pins.chunks));
+                       pins.pp.value_or(1) * chunks_of(pins)));
   std::vector<Candidate> out;
   for (const int64_t pp : divisors(devices))
     if (allows(pins.pp, pp) && (pp == 1 || has_stages(model, pins, pp))) add_ways(model, cluster, pins, pp, out);
