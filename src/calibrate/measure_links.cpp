@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <ATen/ATen.h>
+
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/text.h"
@@ -22,7 +23,8 @@ constexpr int kLeastRepeats = 7, kMostRepeats = 500;
 constexpr double kSecondsOfASize = 0.1;
 constexpr double kLeastLatency = 1e-9;  // a rank's message is never there at once
 
-// `bytes`: of what all ranks have gathered in the end. It takes as long as it takes the slowest rank. The fastest of the repeats: what others do is no part of a link.
+// `bytes`: of what all ranks have gathered in the end. It takes as long as it takes the slowest rank. The fastest of
+// the repeats: what others do is no part of a link.
 LinkSample sample(Ranks& ranks, RankGroup& group, uint64_t bytes) {
   const int64_t members = group.ranks();
   const int64_t own = std::max<int64_t>(1, static_cast<int64_t>(bytes) / members);
@@ -83,11 +85,10 @@ std::vector<MeasuredLink> measure_links(Ranks& ranks, int64_t on_a_machine,
                                         const std::function<void(const std::string&)>& progress) {
   INTERNAL_CHECK(on_a_machine >= 1 && ranks.ranks() % on_a_machine == 0, "{} ranks on machines of {}", ranks.ranks(),
                  on_a_machine);
-  const Mesh mesh =
-      make_mesh({{"dp_replicate", ranks.ranks() / on_a_machine}, {"dp_shard", on_a_machine}});
+  const Mesh mesh = make_mesh({{"dp_replicate", ranks.ranks() / on_a_machine}, {"dp_shard", on_a_machine}});
   std::vector<MeasuredLink> out;
-  for (const auto& [axis, name, devices] : {std::tuple("dp_shard", "machine", on_a_machine),
-                                            std::tuple("dp_replicate", "network", ranks.ranks())}) {
+  for (const auto& [axis, name, devices] :
+       {std::tuple("dp_shard", "machine", on_a_machine), std::tuple("dp_replicate", "network", ranks.ranks())}) {
     const auto found = mesh.find(axis);
     if (!found) continue;
     RankGroup& group = ranks.along(mesh, {*found});
@@ -103,9 +104,9 @@ std::vector<MeasuredLink> measure_links(Ranks& ranks, int64_t on_a_machine,
 
 std::string to_text(const MeasuredLink& measured) {
   const Link& link = measured.link;
-  std::string out = str("{}: {:.3g} GB/s, {:.1f} us a message; {:.0f} % from what was measured on average\n", link.name,
-                        link.bytes_per_second / 1e9, link.latency_seconds * 1e6,
-                        100 * error_of(link, measured.samples));
+  std::string out =
+      str("{}: {:.3g} GB/s, {:.1f} us a message; {:.0f} % from what was measured on average\n", link.name,
+          link.bytes_per_second / 1e9, link.latency_seconds * 1e6, 100 * error_of(link, measured.samples));
   for (const LinkSample& one : measured.samples)
     out += str("  {:>10} from each rank {:>12}, fitted {:>12}\n", human_bytes(static_cast<uint64_t>(one.sent_bytes)),
                time_text(one.seconds),

@@ -1,5 +1,6 @@
-// measure_links(): how fast the ranks of a run reach each other, level by level: the ranks of one machine, and machines.
-// Each level is measured by collectives from 1 KB to 64 MB, and told as the latency and the rate that fit them best.
+// measure_links(): how fast the ranks of a run reach each other, level by level: the ranks of one machine, and
+// machines. Each level is measured by collectives from 1 KB to 64 MB, and told as the latency and the rate that fit
+// them best.
 #pragma once
 
 #include <cstdint>

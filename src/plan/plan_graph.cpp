@@ -185,8 +185,8 @@ PlannedGraph plan_within(const Graph& captured, const Trace* trace, const PlanGr
         return one.op == best->plan.memory.peak_op && outweighs_logits(one, best->plan.schedule);
       })) {
     PlannedGraph with_logits = *best;
-    with_logits.graph = passes.fused(passes.recomputed(passes.before(captured, {"fuse_losses"}),
-                                                       recompute_options(core, options)));
+    with_logits.graph =
+        passes.fused(passes.recomputed(passes.before(captured, {"fuse_losses"}), recompute_options(core, options)));
     with_logits.passes = passes.runs();
     verify_stage(with_logits.graph, Stage::kFused);
     with_logits.plan = options.schedule(with_logits.graph, with_logits.options);

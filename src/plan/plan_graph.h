@@ -59,8 +59,8 @@ struct PlannedGraph {
 // has room for it without recomputation. Throws UserError for a step that no Schedule can run.
 PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGraphOptions& options);
 
-// The step of one rank of the strategy's mesh as core ops, before anything is decided about its memory: what is cut into
-// functions (passes/stages). `captured` as functionalise() leaves it.
+// The step of one rank of the strategy's mesh as core ops, before anything is decided about its memory: what is cut
+// into functions (passes/stages). `captured` as functionalise() leaves it.
 Graph rank_graph(const Graph& captured, const Strategy& strategy);
 // The passes that are left out where such a function is planned: the whole step has been through them.
 const std::vector<std::string>& done_to_functions();

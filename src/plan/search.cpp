@@ -194,8 +194,9 @@ class Searcher {
 
   // Whether a way holds at least what the other holds: as many rows, and nothing split further.
   [[nodiscard]] bool holds_more(const Candidate& one, const Candidate& other) const {
-    return one.pp == other.pp && one.tp == other.tp && one.cp == other.cp && other.dp_shard % one.dp_shard == 0 && one.zero <= other.zero &&
-           rows_of_rank(one) >= rows_of_rank(other) && (one.micro_batches > 1 || other.micro_batches == 1);
+    return one.pp == other.pp && one.tp == other.tp && one.cp == other.cp && other.dp_shard % one.dp_shard == 0 &&
+           one.zero <= other.zero && rows_of_rank(one) >= rows_of_rank(other) &&
+           (one.micro_batches > 1 || other.micro_batches == 1);
   }
   struct TooLarge {
     Candidate way;
@@ -331,10 +332,9 @@ class Searcher {
 
   void does_not_fit(Outcome& outcome, std::string_view how) const {
     outcome.verdict = Verdict::kDoesNotFit;
-    outcome.why =
-        str("it takes {}, {} more than there is: {} between steps, {} within, {}", human_bytes(outcome.bytes()),
-            human_bytes(outcome.bytes() - memory_bytes_), human_bytes(outcome.state_bytes),
-            human_bytes(outcome.step_bytes), how);
+    outcome.why = str("it takes {}, {} more than there is: {} between steps, {} within, {}",
+                      human_bytes(outcome.bytes()), human_bytes(outcome.bytes() - memory_bytes_),
+                      human_bytes(outcome.state_bytes), human_bytes(outcome.step_bytes), how);
   }
 
   struct StageDepths {

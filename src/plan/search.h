@@ -27,9 +27,9 @@ struct SearchPart {
 // and what a further layer adds is taken for each of the others.
 struct SearchModel {
   int64_t layers = 1;
-  int64_t heads = 1;   // that tp can split
-  int64_t tokens = 1;  // of a row
-  int64_t rows = 1;    // of a step, over all devices
+  int64_t heads = 1;        // that tp can split
+  int64_t tokens = 1;       // of a row
+  int64_t rows = 1;         // of a step, over all devices
   bool has_stages = false;  // a pipeline's, which begin with layers
   // The step of a model with so many layers whose micro-batches, all devices' together, have `rows` rows.
   std::function<std::vector<SearchPart>(int64_t layers, int64_t rows, int64_t micro_batches)> capture;
@@ -43,7 +43,7 @@ struct SearchPins {
   std::optional<int64_t> micro_batches = {};
   std::string order = "1f1b";  // of a pipeline's passes (plan/stages/stage_order.h)
   int64_t chunks = 1;          // its stages on a rank
-  Strategy base = {};  // what else a strategy says
+  Strategy base = {};          // what else a strategy says
 };
 int64_t chunks_of(const SearchPins& pins);  // a pipeline's stages on a rank: those of its order, if that says
 
@@ -58,7 +58,16 @@ std::string to_text(const Candidate& candidate);
 Strategy strategy_of(const Candidate& candidate, const Strategy& base);
 
 // A kind of strategy, as people name them.
-enum class Family : uint8_t { kOneDevice, kReplicated, kSharded, kHybrid, kTensor, kContext, kTensorAndContext, kPipeline };
+enum class Family : uint8_t {
+  kOneDevice,
+  kReplicated,
+  kSharded,
+  kHybrid,
+  kTensor,
+  kContext,
+  kTensorAndContext,
+  kPipeline
+};
 inline constexpr size_t kFamilies = 8;
 std::string_view name_of(Family family);  // "data parallel (dp_replicate)"
 Family family_of(const Candidate& candidate);

@@ -1,4 +1,5 @@
-// What the planned parts of a step take, and how a model of few layers says what one of many takes. Internal to search().
+// What the planned parts of a step take, and how a model of few layers says what one of many takes. Internal to
+// search().
 #pragma once
 
 #include <map>

@@ -15,13 +15,20 @@ namespace stepc {
 
 namespace {
 
-constexpr std::array kQuantities = {&StageTaken::forward_seconds,         &StageTaken::input_seconds,
-                                    &StageTaken::weight_seconds,          &StageTaken::exchange_seconds,
-                                    &StageTaken::exposed_seconds,         &StageTaken::compute_seconds,
-                                    &StageTaken::update_seconds,          &StageTaken::update_exchange_seconds,
-                                    &StageTaken::update_exposed_seconds,  &StageTaken::update_compute_seconds,
-                                    &StageTaken::held_bytes,              &StageTaken::onward_bytes,
-                                    &StageTaken::state_bytes,             &StageTaken::step_bytes};
+constexpr std::array kQuantities = {&StageTaken::forward_seconds,
+                                    &StageTaken::input_seconds,
+                                    &StageTaken::weight_seconds,
+                                    &StageTaken::exchange_seconds,
+                                    &StageTaken::exposed_seconds,
+                                    &StageTaken::compute_seconds,
+                                    &StageTaken::update_seconds,
+                                    &StageTaken::update_exchange_seconds,
+                                    &StageTaken::update_exposed_seconds,
+                                    &StageTaken::update_compute_seconds,
+                                    &StageTaken::held_bytes,
+                                    &StageTaken::onward_bytes,
+                                    &StageTaken::state_bytes,
+                                    &StageTaken::step_bytes};
 
 // Which of the stages that are planned stands for a stage.
 size_t shown_for(int64_t stage, int64_t stages, size_t shown) {

@@ -125,8 +125,8 @@ std::string to_text(const SearchResult& result, const SearchSubject& subject, co
 }
 
 std::string to_table(const std::vector<SearchAnswer>& answers) {
-  std::string out = str("{:<14} {:>8} {:>7}  {:<9} {:>10}  {:>10}  {:>9}  {:>6}  {:>10}  {}\n", "cluster", "rows", "tokens",
-                        "compute", "memory", "step", "tokens/s", "MFU", "taken", "the best way");
+  std::string out = str("{:<14} {:>8} {:>7}  {:<9} {:>10}  {:>10}  {:>9}  {:>6}  {:>10}  {}\n", "cluster", "rows",
+                        "tokens", "compute", "memory", "step", "tokens/s", "MFU", "taken", "the best way");
   for (const auto& [subject, cluster, result] : answers) {
     out += str("{:<14} {:>8} {:>7}  {:<9} {:>10}  ", cluster.name, subject.rows, subject.tokens, subject.compute,
                human_bytes(static_cast<uint64_t>(cluster.memory_bytes())));
@@ -210,14 +210,10 @@ std::string to_json(const SearchResult& result, const SearchSubject& subject, co
     if (!one.why.empty()) row["why"] = one.why;
     outcomes.push_back(std::move(row));
   }
-  const ordered_json whole = {{"title", subject.title},
-                              {"cluster", cluster.name},
-                              {"devices", cluster.devices()},
-                              {"memory_bytes", cluster.memory_bytes()},
-                              {"rows", subject.rows},
-                              {"row_tokens", subject.tokens},
-                              {"planned", result.planned},
-                              {"search_seconds", result.seconds},
+  const ordered_json whole = {{"title", subject.title},         {"cluster", cluster.name},
+                              {"devices", cluster.devices()},   {"memory_bytes", cluster.memory_bytes()},
+                              {"rows", subject.rows},           {"row_tokens", subject.tokens},
+                              {"planned", result.planned},      {"search_seconds", result.seconds},
                               {"outcomes", std::move(outcomes)}};
   return whole.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }

@@ -28,16 +28,16 @@ void check_pins(const SearchPins& pins, int64_t devices) {
     int64_t size;
   };
   std::vector<Pin> all;
-  for (const auto& [name, pin] : std::initializer_list<std::pair<std::string_view, std::optional<int64_t>>>{
-           {"pp", pins.pp},
-           {"dp_replicate", pins.dp_replicate},
-           {"dp_shard", pins.dp_shard},
-           {"cp", pins.cp},
-           {"tp", pins.tp}})
+  for (const auto& [name, pin] :
+       std::initializer_list<std::pair<std::string_view, std::optional<int64_t>>>{{"pp", pins.pp},
+                                                                                  {"dp_replicate", pins.dp_replicate},
+                                                                                  {"dp_shard", pins.dp_shard},
+                                                                                  {"cp", pins.cp},
+                                                                                  {"tp", pins.tp}})
     if (pin) all.push_back({name, *pin});
   for (const auto& [name, size] : all)
-    USER_CHECK(size >= 1 && devices % size == 0,
-               "parallel.{} = {}: the cluster has {} devices, which is no multiple", name, size, devices);
+    USER_CHECK(size >= 1 && devices % size == 0, "parallel.{} = {}: the cluster has {} devices, which is no multiple",
+               name, size, devices);
   for (size_t i = 0; i < all.size(); ++i)
     for (size_t j = i + 1; j < all.size(); ++j)
       USER_CHECK(devices % (all[i].size * all[j].size) == 0,

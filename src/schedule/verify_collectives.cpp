@@ -84,7 +84,8 @@ class CollectiveVerifier {
     check_operands(one, *row);
     uint64_t scratch = 0;
     for (OperandId read : one.reads)
-      scratch += collective_scratch_bytes(one.op, type(read), one.attrs.get<int64_t>("ranks"), schedule_.features.sm > 0);
+      scratch +=
+          collective_scratch_bytes(one.op, type(read), one.attrs.get<int64_t>("ranks"), schedule_.features.sm > 0);
     INTERNAL_CHECK_LE(scratch, one.scratch.bytes, "its scratch");
     if (!one.mark) return;
     if (!stream_) stream_ = one.stream;

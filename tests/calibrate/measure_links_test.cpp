@@ -46,9 +46,7 @@ TEST(MeasureLinks, EveryRankHasTheSameLevels) {
   std::vector<std::vector<MeasuredLink>> by_rank(4);
   std::vector<std::thread> threads;
   for (const auto& ranks : Ranks::threads(4))
-    threads.emplace_back([&by_rank, ranks] {
-      by_rank[static_cast<size_t>(ranks->rank())] = measure_links(*ranks, 2);
-    });
+    threads.emplace_back([&by_rank, ranks] { by_rank[static_cast<size_t>(ranks->rank())] = measure_links(*ranks, 2); });
   for (std::thread& thread : threads) thread.join();
   ASSERT_EQ(by_rank[0].size(), 2U);
   EXPECT_EQ(by_rank[0][0].link.name, "machine");

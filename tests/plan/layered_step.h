@@ -47,8 +47,8 @@ inline Graph layered_step(int64_t layers, int64_t tokens, int64_t width, std::st
     text += str("%{}: {} = matmul(%{}, %{}) {{transpose_a=false, transpose_b=true}} | backward \"{}\"\n", next + 2,
                 activation, next, l, module(l));
     const int64_t input = is_micro_batch ? held + l : l;
-    text += str("%{}: {} = {}(%{}, %{}) | {} \"{}\"\n", next + 3, weight, is_micro_batch ? "add" : "sub", input, next + 1,
-                is_micro_batch ? "backward" : "update", module(l));
+    text += str("%{}: {} = {}(%{}, %{}) | {} \"{}\"\n", next + 3, weight, is_micro_batch ? "add" : "sub", input,
+                next + 1, is_micro_batch ? "backward" : "update", module(l));
     updates += str("update %{} = %{}\n", input, next + 3);
     gradient = next + 2;
     next += 4;

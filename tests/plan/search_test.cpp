@@ -78,8 +78,10 @@ TEST(Search, RefusesPinsThatContradict) {
                     "parallel.tp = 3: the cluster has 4 devices, which is no multiple");
   pins.tp = 2;
   pins.dp_shard = 4;
-  EXPECT_USER_ERROR(candidates(model_of(4, 8), cluster_of(4), pins), "parallel.dp_shard = 4 and parallel.tp = 2 contradict each other: the cluster has 4 devices, which is no "
-                    "multiple of 8");
+  EXPECT_USER_ERROR(
+      candidates(model_of(4, 8), cluster_of(4), pins),
+      "parallel.dp_shard = 4 and parallel.tp = 2 contradict each other: the cluster has 4 devices, which is no "
+      "multiple of 8");
   pins = {};
   pins.tp = pins.cp = 1;
   EXPECT_USER_ERROR(candidates(model_of(4, 3), cluster_of(4), pins), "no way spreads 3 rows");

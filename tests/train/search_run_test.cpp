@@ -58,7 +58,8 @@ TEST_F(SearchRunTest, APipelineTakesWhatItsPlanSays) {
 
     const Strategy strategy = train::strategy_of(run);
     CapturedRun captured = capture_run(run, shape, {}, batch({str("pp={}", pp), 0, run.train.micro_batches}, 0));
-    const PipelinePlan plan = plan_pipeline(captured.parts, run, strategy, model({}), captured.model, captured.optimizer);
+    const PipelinePlan plan =
+        plan_pipeline(captured.parts, run, strategy, model({}), captured.model, captured.optimizer);
     const auto most = static_cast<double>(plan.largest().state_bytes + plan.largest().step_bytes());
     EXPECT_NEAR(found.seconds, plan.prediction.seconds, 0.1 * plan.prediction.seconds);
     EXPECT_NEAR(static_cast<double>(found.bytes()), most, 0.05 * most);

@@ -224,27 +224,28 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
   CLI::App* plan = with_run_config(
       app.add_subcommand("plan", "how the step is best spread over a cluster that need not be here, and why"));
   PlanCommand& search = arguments.plan;
-  plan->add_option(
-          "--cluster", search.clusters,
-          "h100x1024: so many of a card in their usual nodes, or a cluster file; of several values, here or of the next "
-          "four, each combination is searched for and is a row of a table")
+  plan->add_option("--cluster", search.clusters,
+                   "h100x1024: so many of a card in their usual nodes, or a cluster file; of several values, here or "
+                   "of the next "
+                   "four, each combination is searched for and is a row of a table")
       ->required();
-  plan->add_option("--seq", search.tokens, "tokens of a row, in place of data.seq_len")
-      ->check(CLI::Range(1, 1 << 24));
+  plan->add_option("--seq", search.tokens, "tokens of a row, in place of data.seq_len")->check(CLI::Range(1, 1 << 24));
   plan->add_option("--batch", search.rows, "rows of a step, in place of train.batch_size times train.micro_batches")
       ->check(CLI::Range(1, 1 << 24));
   plan->add_option("--precision", search.computes, "in place of model.compute")
       ->check(CLI::IsMember({"bfloat16", "float16", "float32"}));
   plan->add_option("--budget", search.memories, "memory of a device, such as 40GiB, in place of the cluster's");
-  plan->add_option("--pin", search.pins,
-                   "what is not to be chosen: pp, dp_replicate, dp_shard, cp, tp, zero or micro_batches, as in --pin tp=8")
+  plan->add_option(
+          "--pin", search.pins,
+          "what is not to be chosen: pp, dp_replicate, dp_shard, cp, tp, zero or micro_batches, as in --pin tp=8")
       ->allow_extra_args(false);
   plan->add_option("--top", search.top, "so many of the best are shown")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   plan->add_option("--json", search.json, "write all ways that there are, with what each takes; of a table a list");
-  plan->add_option("--html", search.html, "write a page of the best ways, what their time and memory are, and why; of the first "
-                                           "row of a table");
+  plan->add_option("--html", search.html,
+                   "write a page of the best ways, what their time and memory are, and why; of the first "
+                   "row of a table");
 
   CLI::App* generate = app.add_subcommand("generate", "continue a text");
   GenerateCommand& options = arguments.generate;

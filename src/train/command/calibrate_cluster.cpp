@@ -7,8 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
+
+#include <ATen/Parallel.h>
 
 #include "base/check.h"
 #include "base/files.h"
@@ -52,17 +53,17 @@ int start_here(const CalibrateCommand& command, const Launch& launch) {
 int calibrate_cluster(const CalibrateCommand& command) {
   const Launch launch = launch_of([](const char* name) { return std::getenv(name); });
   if (command.ranks > 0) return start_here(command, launch);
-  USER_CHECK(launch.ranks > 1, "--cluster {}: one process has no links; give --ranks, or start it with torchrun or mpirun",
+  USER_CHECK(launch.ranks > 1,
+             "--cluster {}: one process has no links; give --ranks, or start it with torchrun or mpirun",
              command.cluster.string());
   USER_CHECK(launch.ranks % launch.local_ranks == 0, "{} of {} ranks are on this machine: a cluster has equal machines",
              launch.local_ranks, launch.ranks);
   if (command.threads > 0) at::set_num_threads(command.threads);
   const std::shared_ptr<Ranks> ranks = Ranks::join(launch, kToMeet, kToAnswer);
   const bool is_first = ranks->rank() == 0;
-  const std::vector<MeasuredLink> links =
-      measure_links(*ranks, launch.local_ranks, [&](const std::string& what) {
-        if (is_first) fmt::print(stderr, "measuring {} ...\n", what);
-      });
+  const std::vector<MeasuredLink> links = measure_links(*ranks, launch.local_ranks, [&](const std::string& what) {
+    if (is_first) fmt::print(stderr, "measuring {} ...\n", what);
+  });
   if (!is_first) return 0;
   const fs::path kernels = command.kernels.empty() ? kernel_directory() : command.kernels;
   const KnownTarget known = known_target(kernels, features_of(probe_micro_kernels()), at::get_num_threads());

@@ -23,7 +23,7 @@ struct CalibrateCommand {
   int threads = 0;                // 0: as many as a run would have
   std::filesystem::path kernels;  // beside which kernels it is kept; empty: the usual directory
   int rounds = kCalibrationRounds;
-  bool prints = false;  // the whole Target, as text
+  bool prints = false;            // the whole Target, as text
   std::filesystem::path cluster;  // where what the links of ranks reach is written; empty: the machine is measured
   int ranks = 0;                  // that are started here to measure them
 };

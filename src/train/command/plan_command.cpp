@@ -72,8 +72,8 @@ struct Question {
 
 Cluster with_memory(Cluster cluster, const std::string& text) {
   const std::optional<uint64_t> bytes = parse_bytes(text);
-  USER_CHECK(bytes && *bytes > 0 && *bytes <= static_cast<uint64_t>(INT64_MAX), "--budget {}: must be a size such as 40GiB",
-             in_quotes(text));
+  USER_CHECK(bytes && *bytes > 0 && *bytes <= static_cast<uint64_t>(INT64_MAX),
+             "--budget {}: must be a size such as 40GiB", in_quotes(text));
   const auto signed_bytes = static_cast<int64_t>(*bytes);
   (cluster.target.gpu ? cluster.target.gpu->memory_bytes : cluster.cpu_memory_bytes) = signed_bytes;
   return cluster;
@@ -119,8 +119,9 @@ int run_plan(const RunConfig& config, const PlanCommand& command) {
   const std::vector<Question> questions = questions_of(config, command);
   const models::DecoderConfig shape = read_model_config(config.model.path);
   for (const Question& one : questions)
-    USER_CHECK(one.config.data.longest_row() <= shape.max_position_embeddings, "data.seq_len = {}: the model has {} positions",
-               one.config.data.longest_row(), shape.max_position_embeddings);
+    USER_CHECK(one.config.data.longest_row() <= shape.max_position_embeddings,
+               "data.seq_len = {}: the model has {} positions", one.config.data.longest_row(),
+               shape.max_position_embeddings);
   Progress progress = progress_on_terminal(stderr);
   std::vector<SearchAnswer> answers;
   for (const auto& [asked, cluster] : questions) {

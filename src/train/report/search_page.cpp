@@ -64,7 +64,8 @@ std::string search_page(const SearchResult& result, const SearchSubject& subject
     for (size_t i = 0; i < shown; ++i) longest = std::max(longest, result.outcomes[i].seconds);
     html += str(
         "<h2>The best {}</h2>\n<p class=\"legend\">time:<i class=\"dot {}\"></i>computation<i class=\"dot {}\"></i>"
-        "exchanges that nothing hides<i class=\"dot {}\"></i>waiting for other stages; memory:<i class=\"dot {}\"></i>parameters, gradients and optimizer"
+        "exchanges that nothing hides<i class=\"dot {}\"></i>waiting for other stages; memory:<i class=\"dot "
+        "{}\"></i>parameters, gradients and optimizer"
         "<i class=\"dot {}\"></i>the step, of what a device has</p>\n<table><tr><th></th><th style=\"text-align:left\">"
         "way</th><th>a step</th><th>tokens/s</th><th>memory of a device</th></tr>\n",
         shown, kCompute, kExposed, kWaiting, kState, kWithin);

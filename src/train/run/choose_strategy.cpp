@@ -86,8 +86,8 @@ std::optional<ChosenStrategy> chosen_before(const RunConfig& config, const std::
   return chosen;
 }
 
-ChosenStrategy searched(const RunConfig& config, const std::optional<RunConfig>& before, const Launch& launch, Ranks& ranks,
-                        const std::function<void(size_t done, size_t all)>& progress) {
+ChosenStrategy searched(const RunConfig& config, const std::optional<RunConfig>& before, const Launch& launch,
+                        Ranks& ranks, const std::function<void(size_t done, size_t all)>& progress) {
   const models::DecoderConfig shape = read_model_config(config.model.path);
   const KnownTarget known =
       known_target(kernel_directory(), features_of(probe_micro_kernels()), static_cast<int>(config.train.threads));
