@@ -179,7 +179,10 @@ class BatchCutter {
       const auto split =
           std::ranges::find_if(pieces, [&](const Piece& piece) { return std::ranges::count(piece.axes, turns_) > 0; });
       if (split != pieces.end()) {
-        const bool divides = split == pieces.begin() && is_even(*split, whole_.mesh);
+        // A micro-batch is one stretch of the rank's rows.
+        const bool divides =
+            std::all_of(pieces.begin(), split, [&](const Piece& piece) { return local_extent(piece, mesh_) == 1; }) &&
+            is_even(*split, whole_.mesh);
         std::erase(split->axes, turns_);
         rows.dim = d;
         USER_CHECK(divides, "micro_batches = {}: batch '{}' has {} rows{}, which do not divide", cut_.micro_batches,
