@@ -176,13 +176,18 @@ class BatchCutter {
     BatchCut::Rows rows{{part.shape, Sharding::whole(part.shape.size())}, 0};
     for (size_t d = 0; d < part.shape.size(); ++d) {
       Pieces pieces = part.sharding.dims[d];
-      for (Piece& piece : pieces)
-        if (std::erase(piece.axes, turns_) > 0) {
-          rows.dim = d;
-          USER_CHECK(pieces.size() == 1 && part.shape[d] % whole_.mesh.size(part.sharding.dims[d][0].axes) == 0,
-                     "micro_batches = {}: batch '{}' has {} rows{}, which do not divide", cut_.micro_batches, input.key,
-                     part.shape[d], piece.axes.empty() ? "" : str(" over {} ranks", mesh_.size(piece.axes)));
-        }
+      const auto split =
+          std::ranges::find_if(pieces, [&](const Piece& piece) { return std::ranges::count(piece.axes, turns_) > 0; });
+      if (split != pieces.end()) {
+        // A micro-batch is one stretch of the rank's rows.
+        const bool divides =
+            std::all_of(pieces.begin(), split, [&](const Piece& piece) { return local_extent(piece, mesh_) == 1; }) &&
+            is_even(*split, whole_.mesh);
+        std::erase(split->axes, turns_);
+        rows.dim = d;
+        USER_CHECK(divides, "micro_batches = {}: batch '{}' has {} rows{}, which do not divide", cut_.micro_batches,
+                   input.key, part.shape[d], split->axes.empty() ? "" : str(" over {} ranks", mesh_.size(split->axes)));
+      }
       rows.part.sharding.dims[d] = canonical(std::move(pieces), mesh_);
     }
     cut_.rows[std::stoul(input.key)] = std::move(rows);
