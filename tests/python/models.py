@@ -229,8 +229,17 @@ MODELS = {
 }
 
 
-def mixtral():
-    return hf.MixtralForCausalLM(hf.MixtralConfig(**DECODER, num_local_experts=4, num_experts_per_tok=2))
+def mixtral(experts="eager"):
+    """`experts`: how transformers 5 computes them; transformers 4 has only the loop over experts that is called "eager" there."""
+    model = hf.MixtralForCausalLM(hf.MixtralConfig(**DECODER, num_local_experts=4, num_experts_per_tok=2))
+    if EXPERTS_CAN_BE_CHOSEN:
+        model.set_experts_implementation(experts)
+    return model
+
+
+EXPERTS_CAN_BE_CHOSEN = hasattr(hf.PreTrainedModel, "set_experts_implementation")
+# Its default: routing decides the values of offsets, and no shape. The products are ATen's own, which has none in float64.
+GROUPED = {"mixtral": Model(lambda: mixtral("grouped_mm"), causal_batch)} if EXPERTS_CAN_BE_CHOSEN else {}
 
 
 def enable_checkpointing(module, reentrant=False):

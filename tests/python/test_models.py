@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from harness import run_twins, source_of, train
-from models import MODELS, Model, cast, causal_batch, enable_checkpointing, mixtral
+from models import GROUPED, MODELS, Model, cast, causal_batch, enable_checkpointing, mixtral
 
 pytestmark = pytest.mark.usefixtures("short_collections")
 
@@ -14,7 +14,7 @@ PRECISIONS = ("float32", "bfloat16", "autocast")
 
 
 def variants():
-    for name, model in MODELS.items():
+    for name, model in (MODELS | GROUPED).items():
         for precision in PRECISIONS:
             for checkpointed in (False, True) if model.checkpointing else (False,):
                 for masked in (False, True) if model.masks else (False,):
@@ -66,7 +66,7 @@ def test_lengths_that_decide_shapes():
 
 
 def test_routing_by_data_runs_eagerly_and_says_where():
-    """Mixtral's experts get as many tokens as the router sends them: no recording holds that."""
+    """In a loop Mixtral's experts get as many tokens as the router sends them: no recording holds that."""
     model = Model(mixtral, causal_batch)
     step = run_twins(lambda: build_training(model, "float32", False), make_batches(model, "float32", False), steps=9,
                      replays=0)
