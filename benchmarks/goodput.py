@@ -4,24 +4,24 @@
     benchmarks/goodput.py [--step SECONDS ...]
 
 The trace is pinned: 54 days, 16,384 devices and 466 interruptions, as Meta says of Llama 3 405B (arXiv:2407.21783, section 3.3.4:
-419 of them unexpected), at moments drawn once by a seed, each of a kind by that paper's shares: a process that dies, one that hangs,
+419 of them unexpected), at moments drawn once by a seed, each of a kind by assumed shares (about those of that paper's table): a process that dies, one that hangs,
 a machine to be replaced, or one that was planned. A fault costs its detection, the restart, the state's loading and the steps since what
-it is loaded from. Constants are options, and the defaults say where they are from: those of stepc itself are bounds and ratios
-that its tests and benchmarks hold, those of a cluster are assumptions, and no number here was measured on 16,384 devices.
+it is loaded from. Constants are options, and the defaults say where they are from: bounds that tests hold, or assumptions. No
+number here was measured on 16,384 devices.
 """
 import argparse
 import math
 import random
 
 DAYS, INTERRUPTIONS, SEED = 54, 466, 20240731
-# Of the paper's table of 419 unexpected interruptions: software bugs and dependencies (56): processes die; network and NCCL timeouts
-# (42): they hang; GPUs, memory, hosts and the rest (321): the machine goes. The other 47 were planned.
+# Assumed, about as the paper's table has its 419 unexpected interruptions: software: processes die; network and NCCL timeouts: they
+# hang; GPUs, memory, hosts and the rest: the machine goes. The other 47 were planned.
 KINDS = {"machine": 321, "dies": 56, "hangs": 42, "planned": 47}
 
 CONSTANTS = {  # name: (seconds, what, and where it is from)
     "step": (6.0, "a step of 16 million tokens at 400 TFLOP/s a device (assumed)"),
-    "see-death": (1.0, "connections of a dead process break (measured: tests/error/test_elastic.py)"),
-    "see-hang-watchdog": (60.0, "elastic.stall_seconds = 45 and the 15 s within which all have ended (measured bound)"),
+    "see-death": (1.0, "connections of a dead process break (a bound of tests/error/test_elastic.py)"),
+    "see-hang-watchdog": (60.0, "elastic.stall_seconds = 45 and the 15 s within which all have ended (a bound of tests/error/test_elastic.py)"),
     "see-hang-default": (1800.0, "the process group's own timeout of 30 minutes, that of c10d"),
     "find-culprit-by-hand": (1800.0, "a person who reads logs of all ranks (assumed)"),
     "find-culprit": (10.0, "`stepc blame` reads the files of all ranks (assumed)"),
@@ -31,7 +31,7 @@ CONSTANTS = {  # name: (seconds, what, and where it is from)
     "load-memory": (10.0, "25 GB a machine from its own memory, at 5 GB/s with hashes (assumed rate)"),
     "load-peer": (20.0, "the same over the network at 25 GB/s, and hashes (assumed)"),
     "save-stall-blocking": (120.0, "training waits for the files (assumed)"),
-    "save-stall": (1.5, "a copy of the state aside: 1.05 of a memcpy (measured ratio), 40 GB at 30 GB/s"),
+    "save-stall": (1.5, "a copy of the state aside: 1.05 of a memcpy (assumed), 40 GB at 30 GB/s"),
     "snapshot-stall": (3.0, "a copy into shared memory, its hash and its way to a peer (assumed)"),
     "save-every-hand": (3 * 3600.0, "between two checkpoints, by rule of thumb (assumed)"),
 }

@@ -21,7 +21,7 @@ class LaunchReader {
 
   Launch read() const {
     Launch launch = started();
-    if (launch.ranks > 1) launch.secret = secret();
+    if (launch.ranks > 1) launch.secret.append(secret());
     return launch;
   }
 

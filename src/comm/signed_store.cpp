@@ -1,5 +1,8 @@
 #include "comm/signed_store.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <string_view>
 #include <utility>
 
 #include "base/check.h"
@@ -35,12 +38,9 @@ std::vector<uint8_t> SignedStore::signed_value(const std::string& key, const std
 }
 
 std::vector<uint8_t> SignedStore::checked(const std::string& key, const std::vector<uint8_t>& found) const {
-  std::vector<uint8_t> value;
-  std::string signature;
-  if (found.size() >= kSignatureBytes) {
-    signature.assign(found.begin(), found.begin() + kSignatureBytes);
-    value.assign(found.begin() + kSignatureBytes, found.end());
-  }
+  const size_t signed_by = std::min<size_t>(found.size(), kSignatureBytes);  // what is shorter is signed by nobody
+  const std::string_view signature(reinterpret_cast<const char*>(found.data()), signed_by);
+  std::vector<uint8_t> value(found.begin() + static_cast<std::ptrdiff_t>(signed_by), found.end());
   USER_CHECK(secret_.is_signed(signed_text(key, value), signature),
              "where the ranks meet, '{}' was said by somebody who does not have STEPC_SECRET", key);
   return value;

@@ -14,7 +14,10 @@ using Kind = FileChange::Kind;
 
 int JournalledFiles::note(FileChange change, const std::function<int()>& run) {
   if (refuse) {
-    if (const int error = refuse(journal.size())) return error;
+    if (const int error = refuse(journal.size())) {
+      refused = change.kind;
+      return error;
+    }
   }
   const int error = run();
   if (error == 0) journal.push_back(std::move(change));

@@ -44,6 +44,7 @@ class JournalledFiles : public FileSystem {
   std::vector<FileChange> journal;
   // Called with the number of operations so far; an errno other than 0 refuses the next one.
   std::function<int(size_t)> refuse;
+  FileChange::Kind refused = {};  // what was refused last
   bool can_exchange = true;
 
   int create(const std::filesystem::path& path, int& descriptor) override;
