@@ -21,7 +21,8 @@ class LaunchReader {
 
   Launch read() const {
     Launch launch = started();
-    if (launch.ranks > 1) launch.secret.append(secret());
+    std::string said = launch.ranks > 1 ? secret() : std::string();
+    launch.secret.swap(said);
     return launch;
   }
 

@@ -1,4 +1,5 @@
 // A step in parts is the step in one piece.
+#include "models/lora.h"
 #include "train/step/training_step.h"
 
 #include <gtest/gtest.h>
