@@ -21,8 +21,7 @@ class LaunchReader {
 
   Launch read() const {
     Launch launch = started();
-    std::string said = launch.ranks > 1 ? secret() : std::string();
-    launch.secret.swap(said);
+    if (launch.ranks > 1) launch.secret = secret();
     return launch;
   }
 
@@ -39,24 +38,22 @@ class LaunchReader {
 
   [[nodiscard]] std::string secret() const {
     constexpr size_t kLeast = 16;
-    constexpr uint64_t kMost = 4096;
     constexpr const char *kText = "STEPC_SECRET", *kFile = "STEPC_SECRET_FILE";
-    std::string secret = text(kText).value_or("");
-    const char* said = kText;
-    if (const auto file = text(kFile); file && secret.empty()) {
-      said = kFile;
-      std::error_code error;
-      const auto rights = std::filesystem::status(*file, error).permissions();
-      constexpr auto kOthers = std::filesystem::perms::group_all | std::filesystem::perms::others_all;
-      USER_CHECK(error || (rights & kOthers) == std::filesystem::perms::none,
-                 "{}: others may read {}, which is to be the ranks' secret: chmod 600 it", kFile, *file);
-      secret = first_line(read_text(*file, kMost));
-    } else if (secret.empty()) {
-      return {};
-    }
-    USER_CHECK(secret.size() >= kLeast, "{}: a secret of {} characters is soon guessed: give at least {}", said,
-               secret.size(), kLeast);
+    const std::optional<std::string> whole = text(kText), file = text(kFile);
+    if (!whole && !file) return {};
+    const std::string secret = whole ? *whole : secret_in(kFile, *file);
+    USER_CHECK(secret.size() >= kLeast, "{}: a secret of {} characters is soon guessed: give at least {}",
+               whole ? kText : kFile, secret.size(), kLeast);
     return secret;
+  }
+  static std::string secret_in(const char* variable, const std::string& file) {
+    constexpr uint64_t kMost = 4096;
+    std::error_code error;
+    const auto rights = std::filesystem::status(file, error).permissions();
+    constexpr auto kOthers = std::filesystem::perms::group_all | std::filesystem::perms::others_all;
+    USER_CHECK(error || (rights & kOthers) == std::filesystem::perms::none,
+               "{}: others may read {}, which is to be the ranks' secret: chmod 600 it", variable, file);
+    return first_line(read_text(file, kMost));
   }
   [[nodiscard]] std::optional<std::string> text(const char* name) const {
     const char* value = variable_(name);

@@ -34,6 +34,7 @@ PartPlan plan_part(const Graph& captured, const PlanGraphOptions& options) {
   part.taken.exposed_seconds = timeline.exposed_seconds;
   part.taken.input_bytes = static_cast<double>(schedule.input_bytes());
   part.taken.step_bytes = static_cast<double>(schedule.peak_bytes());
+  part.taken.arena_bytes = static_cast<double>(schedule.arena_bytes);
   part.state = state_of(planned.graph);
   Strategy keeping;
   keep_parameters(keeping, planned.graph);

@@ -25,6 +25,7 @@ constexpr std::array kQuantities = {&StageTaken::forward_seconds,
                                     &StageTaken::update_exchange_seconds,
                                     &StageTaken::update_exposed_seconds,
                                     &StageTaken::update_compute_seconds,
+                                    &StageTaken::balance_seconds,
                                     &StageTaken::held_bytes,
                                     &StageTaken::onward_bytes,
                                     &StageTaken::state_bytes,
@@ -93,11 +94,13 @@ StagesTaken take_stages(const Graph& micro_batch, const Graph& update, int64_t s
       const auto s = static_cast<size_t>(function.stage);
       StageTaken& stage = out[s];
       state[s].merge(StepState(planned.state));
-      stage.step_bytes = std::max(stage.step_bytes, planned.taken.step_bytes);
+      stage.step_bytes = std::max(stage.step_bytes, planned.taken.arena_bytes);  // what it gives is held
       const bool is_update = function.phase == Phase::kUpdate;
       (is_update ? stage.update_exchange_seconds : stage.exchange_seconds) += planned.taken.exchange_seconds;
       (is_update ? stage.update_exposed_seconds : stage.exposed_seconds) += planned.taken.exposed_seconds;
       (is_update ? stage.update_compute_seconds : stage.compute_seconds) += planned.taken.compute_seconds;
+      for (const Node& node : function.graph.nodes)
+        if (!is_update) stage.balance_seconds += seconds_of(function.graph, node, Target());
       if (is_update)
         stage.update_seconds += planned.taken.seconds;
       else if (function.phase == Phase::kForward)
@@ -119,8 +122,7 @@ std::vector<int64_t> layers_of_stages(const StagesTaken& shallow, const StagesTa
   INTERNAL_CHECK_LE(stages, layers, "layers of stages");
   std::vector<int64_t> of_stage(static_cast<size_t>(stages), 1);
   const auto seconds_with = [&](int64_t stage, int64_t count) {
-    const StageTaken taken = with_layers(shallow, deep, stage, stages, count);
-    return taken.forward_seconds + taken.input_seconds + taken.weight_seconds;
+    return with_layers(shallow, deep, stage, stages, count).balance_seconds;
   };
   std::vector<double> with_one_more;
   for (int64_t s = 0; s < stages; ++s) with_one_more.push_back(seconds_with(s, 2));

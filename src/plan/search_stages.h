@@ -19,10 +19,11 @@ struct StageTaken {
   double exchange_seconds = 0, exposed_seconds = 0;  // of both passes
   double compute_seconds = 0;
   double update_seconds = 0, update_exchange_seconds = 0, update_exposed_seconds = 0, update_compute_seconds = 0;
-  double held_bytes = 0;    // from its forward pass to the end of its backward pass
-  double onward_bytes = 0;  // to the next stage, whose gradient comes back
-  double state_bytes = 0;   // between steps
-  double step_bytes = 0;    // the largest function's own
+  double balance_seconds = 0;  // of both passes, by the roofline that balanced_stages() goes by
+  double held_bytes = 0;       // from its forward pass to the end of its backward pass
+  double onward_bytes = 0;     // to the next stage, whose gradient comes back
+  double state_bytes = 0;      // between steps
+  double step_bytes = 0;       // the largest function's own
 };
 
 // First, between, last; of two stages first and last.
@@ -34,7 +35,7 @@ using StagesTaken = std::vector<StageTaken>;
 StagesTaken take_stages(const Graph& micro_batch, const Graph& update, int64_t stages, int64_t layers,
                         bool splits_backward, PlanGraphOptions options);
 
-// How many layers each stage has, so that they take about as long.
+// How many layers each stage has: about as balanced_stages() gives them to a run's.
 std::vector<int64_t> layers_of_stages(const StagesTaken& shallow, const StagesTaken& deep, int64_t stages,
                                       int64_t layers);
 

@@ -2,6 +2,7 @@
 // all stages take.
 #include "train/step/search_run.h"
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include "cost/cluster.h"
@@ -60,6 +61,9 @@ TEST_F(SearchRunTest, APipelineTakesWhatItsPlanSays) {
     CapturedRun captured = capture_run(run, shape, {}, batch({str("pp={}", pp), 0, run.train.micro_batches}, 0));
     const PipelinePlan plan =
         plan_pipeline(captured.parts, run, strategy, model({}), captured.model, captured.optimizer);
+    std::string begins;
+    for (const StagePlan& stage : plan.stages) begins += str("{} ", fmt::join(stage.begins, ","));
+    SCOPED_TRACE(begins);
     const auto most = static_cast<double>(plan.largest().state_bytes + plan.largest().step_bytes());
     EXPECT_NEAR(found.seconds, plan.prediction.seconds, 0.1 * plan.prediction.seconds);
     EXPECT_NEAR(static_cast<double>(found.bytes()), most, 0.05 * most);

@@ -185,8 +185,10 @@ class BatchCutter {
             is_even(*split, whole_.mesh);
         std::erase(split->axes, turns_);
         rows.dim = d;
+        int64_t ranks = 1;
+        for (const Piece& piece : pieces) ranks *= mesh_.size(piece.axes);
         USER_CHECK(divides, "micro_batches = {}: batch '{}' has {} rows{}, which do not divide", cut_.micro_batches,
-                   input.key, part.shape[d], split->axes.empty() ? "" : str(" over {} ranks", mesh_.size(split->axes)));
+                   input.key, part.shape[d], ranks == 1 ? "" : str(" over {} ranks", ranks));
       }
       rows.part.sharding.dims[d] = canonical(std::move(pieces), mesh_);
     }

@@ -160,14 +160,34 @@ std::vector<std::string> balanced_stages(const Graph& graph, int64_t stages) {
   const std::vector<std::string> layers = layer_modules(graph);
   std::vector<double> costs(std::max<size_t>(layers.size(), 1));
   std::map<std::string, size_t> layer_at;  // by module; outside of layers: the last layer before it, or the first
+  // What adds to a held gradient stands where its parameter is used first, whichever module it is in.
+  std::map<std::string, size_t> layer_of_parameter;
+  std::vector<std::set<std::string>> parameters(graph.tensors.size());  // that an unplaced tensor follows from
+  std::map<TensorId, std::string> held_for;
+  for (const GraphInput& input : graph.inputs) {
+    if (input.kind == InputKind::kParameter) parameters[input.tensor.index()] = {input.key};
+    if (input.kind == InputKind::kGradient) held_for[input.tensor] = input.key;
+  }
   size_t last = 0;
   for (const Node& node : graph.nodes) {
-    if (!is_placed(node, origins)) continue;
+    std::set<std::string> from;
+    for (TensorId input : node.inputs) from.insert(parameters[input.index()].begin(), parameters[input.index()].end());
+    if (!is_placed(node, origins)) {
+      for (TensorId output : node.outputs) parameters[output.index()] = from;
+      continue;
+    }
     const std::string& module = node.source.module;
     if (node.source.phase == Phase::kForward) {
       const auto layer = std::ranges::find(layers, layer_of(module));
       if (layer != layers.end()) last = std::max(last, static_cast<size_t>(layer - layers.begin()));
-      layer_at.try_emplace(module, last);
+      const size_t at = layer_at.try_emplace(module, last).first->second;
+      for (const std::string& key : from) layer_of_parameter.try_emplace(key, at);
+    }
+    const auto held = std::ranges::find_if(node.inputs, [&](TensorId input) { return held_for.contains(input); });
+    if (held != node.inputs.end()) {
+      const auto holder = layer_of_parameter.find(held_for.at(*held));
+      costs[holder == layer_of_parameter.end() ? 0 : holder->second] += seconds_of(graph, node, target);
+      continue;
     }
     const auto at = layer_at.find(module);
     if (at != layer_at.end()) costs[at->second] += seconds_of(graph, node, target);
