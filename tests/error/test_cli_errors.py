@@ -43,8 +43,8 @@ USAGE = {
     "more stages than layers": (["memory", "run.toml", "--parallel.pp=5", "--train.micro_batches=5"],
                                 "parallel.pp = 5: the model has 4 layers, and each stage needs one; pp can be at most 4"),
     "an order that is none": (["memory", "run.toml", "--parallel.pp=2", "--parallel.order=zb"],
-                              "run.toml: parallel.pp = 2: the order \"zb\" is none; it is \"1f1b\", \"gpipe\" or a file "
-                              "that ends in .csv"),
+                              "run.toml: parallel.pp = 2: the order \"zb\" is none; it is \"1f1b\", \"gpipe\", \"zb-h1\", "
+                              "\"zb-v\", \"dualpipe-v\" or a file that ends in .csv"),
     "axis that is none": (["train", "run.toml", "--parallel.tpp=2"],
                           "--parallel.tpp=2: unknown key parallel.tpp; did you mean parallel.tp?"),
     "no ranks along an axis": (["memory", "run.toml", "--parallel.tp=0"],
@@ -103,7 +103,7 @@ USAGE = {
     "half a node": (["plan", "run.toml", "--cluster", "h100x12"], 'cluster "h100x12": 12 devices do not fill nodes of 8; write a '
                     "cluster file for others"),
     "a pin of nothing": (["plan", "run.toml", "--cluster", "h100x8", "--pin", "tpp=2"],
-                         '--pin "tpp=2": there is no "tpp"; did you mean tp? there are pp, dp_replicate, dp_shard, '
+                         '--pin "tpp=2": there is no "tpp"; did you mean pp? there are pp, dp_replicate, dp_shard, '
                          "cp, tp, zero, micro_batches"),
     "pins that contradict": (["plan", "run.toml", "--cluster", "h100x8", "--pin", "tp=2", "--pin", "dp_shard=8"],
                              "parallel.dp_shard = 8 and parallel.tp = 2 contradict each other: the cluster has 8 devices, "
