@@ -39,6 +39,7 @@ bench: ## compare with PyTorch eager, torch.compile and JAX; table and build/ben
 	@PYTHONPATH=build/release/python .venv/bin/python benchmarks/planning_benchmark.py
 	@PYTHONPATH=build/release/python .venv/bin/python benchmarks/prediction_benchmark.py
 	@PYTHONPATH=build/release/python .venv/bin/python benchmarks/gpu_prediction_benchmark.py
+	@.venv/bin/python benchmarks/cluster_prediction_benchmark.py
 	@build/release/benchmarks/kernel_benchmark
 	@build/release/benchmarks/matmul_benchmark 2 15
 	@build/release/benchmarks/epilogue_benchmark 2 15

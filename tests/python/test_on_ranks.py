@@ -295,7 +295,7 @@ REFUSALS = {
     "rest": r"^parallel has dp_shard = -1, and the other axes have 3 ranks, of which 2 is no multiple; the nearest mesh is tp=2$",
     "another call": r"^rank 1 calls step.save\(\), and rank 0 the step: all ranks make the same calls, in the same order$",
     "exact": r"^mode is \"exact\", which runs calls of one device, and parallel spreads the step over several",
-    "name": r"^parallel has 'dp'; it has dp_replicate, dp_shard, cp, tp, strategy, zero, sequence_parallel, context, reduce, overlap$",
+    "name": r"^parallel has 'dp'; it has pp, dp_replicate, dp_shard, cp, tp, strategy, zero, sequence_parallel, context, reduce, overlap, order, chunks, stages$",
     "reduce": r"^parallel has reduce = \"fp8\"; it is \"float32\" or \"bfloat16\"$",
     "preset": r"^parallel is \"zero\"; it is \"ddp\", \"fsdp\", \"auto\" or a dict",
     "rule": r"^the rule '\*\.q_proj\.weight' matches no parameter",
