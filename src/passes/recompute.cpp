@@ -328,8 +328,11 @@ class LooksOf {
  public:
   LooksOf(const Graph& graph, const RecomputeOptions& options) : keeps_(options.looks != nullptr) {
     RecomputeLooks& looks = keeps_ ? *options.looks : own_;
-    if (looks.known_ == nullptr || looks.known_->graph != graph || looks.known_->matmuls != options.matmuls)
-      looks.known_ = std::make_unique<RecomputeLooks::Known>(graph, options.matmuls);
+    if (looks.known_ == nullptr || looks.known_->graph != graph || looks.known_->matmuls != options.matmuls) {
+      looks.known_ = std::make_unique<RecomputeLooks::Known>();
+      looks.known_->graph = graph;
+      looks.known_->matmuls = options.matmuls;
+    }
     known_ = looks.known_.get();
   }
 

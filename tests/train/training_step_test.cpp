@@ -1,5 +1,4 @@
 // A step in parts is the step in one piece.
-#include "models/lora.h"
 #include "train/step/training_step.h"
 
 #include <gtest/gtest.h>
@@ -7,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "capture/virtual/virtual_region.h"
+#include "models/lora.h"
 
 namespace stepc::train {
 namespace {

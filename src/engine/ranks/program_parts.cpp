@@ -151,9 +151,8 @@ void ProgramParts::take(const Key& key, const at::Tensor& tensor) {
 
 void ProgramParts::gather(const std::vector<at::Tensor>& tensors, bool keeps) {
   // Of another program: a step that is not used any more lives for longer on one rank than on another.
-  if (std::ranges::none_of(tensors, [&](const at::Tensor& tensor) {
-        return parts_.contains(tensor.storage().unsafeGetStorageImpl());
-      }))
+  if (std::ranges::none_of(
+          tensors, [&](const at::Tensor& tensor) { return parts_.contains(tensor.storage().unsafeGetStorageImpl()); }))
     return;
   enter_together(*ranks_, "full_parameters()");  // who has ended meanwhile says so here
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
