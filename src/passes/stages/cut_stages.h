@@ -31,7 +31,7 @@ struct StageFunction {
   bool is_of_weights = false;  // of a backward pass that is two: the second
   // Takes values as tensors of the batch, behind the batch's own: takes[i] is number StageCut::batch + i. Returns the
   // step's results that are made here, then the values that it gives.
-  Graph graph;
+  Graph graph = {};
   std::vector<uint32_t> takes = {}, gives = {};  // values
   std::vector<uint32_t> returns = {};            // which of the step's returned tensors its first are
 };
