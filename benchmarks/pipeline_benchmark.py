@@ -12,9 +12,8 @@ import re
 import statistics
 import subprocess
 import sys
-import time
 
-from ranks_benchmark import BUILD, ROOT, Team
+from ranks_benchmark import BUILD, ROOT, Team, medians_of
 
 KINDS = {"stepc": "1f1b", "stepc_zb": "zb-h1", "torch": "1f1b"}
 
@@ -25,7 +24,7 @@ def rank_main(kind, config_json, rows, micro_batches, seq):
 
     import torch
     import torch.distributed
-    from torch_runner import answer, config_of
+    from torch_runner import answer_rounds, config_of
     from transformers import LlamaForCausalLM
 
     torch.set_num_threads(1)
@@ -36,17 +35,7 @@ def rank_main(kind, config_json, rows, micro_batches, seq):
     ids = torch.randint(config.vocab_size, (rows, seq))
     rank = int(os.environ["RANK"])
     step, waits = (stepc_step if kind.startswith("stepc") else torch_step)(model, ids, micro_batches, KINDS[kind], rank)
-    for line in sys.stdin:
-        seconds = []
-        for _ in range(int(line.split()[1])):
-            torch.distributed.barrier()
-            begin = time.monotonic()
-            step()
-            torch.distributed.barrier()
-            seconds.append(time.monotonic() - begin)
-        shares = waits()
-        if rank == 0:
-            answer(**{kind: seconds, **shares})
+    answer_rounds(kind, step, waits)
     torch.distributed.destroy_process_group()
 
 
@@ -137,15 +126,7 @@ def main():
                             text=True).stdout
     sizes = [options.batch, options.micro_batches, options.seq]
     teams = [Team([sys.executable, pathlib.Path(__file__).resolve(), "rank", kind, config, *sizes], 2) for kind in KINDS]
-    for team in teams:
-        team.run(3)  # not counted
-    measured = {}
-    for _ in range(options.rounds):
-        for team in teams:
-            for name, values in team.run(options.steps).items():
-                measured.setdefault(name, []).append(statistics.median(values))
-    for team in teams:
-        team.close()
+    measured = medians_of(teams, options.rounds, options.steps)
     print(f"{options.preset}, float32, {options.batch} x {options.seq} tokens in {options.micro_batches} micro-batches, two stages; "
           f"median of {options.rounds} rounds")
     for name, values in measured.items():

@@ -56,6 +56,20 @@ class Team:
             rank.wait(timeout=60)
 
 
+def medians_of(teams, rounds, steps):
+    """By name the median of each round, in which the teams take their steps in turn. Ends the teams."""
+    for team in teams:
+        team.run(3)  # not counted
+    medians = {}
+    for _ in range(rounds):
+        for team in teams:
+            for name, values in team.run(steps).items():
+                medians.setdefault(name, []).append(statistics.median(values))
+    for team in teams:
+        team.close()
+    return medians
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in {"ranks": 2, "preset": "bench-10m", "precision": "bfloat16", "batch": 8, "seq": 256,
@@ -68,15 +82,7 @@ def main():
     torch_ranks = [sys.executable, ROOT / "benchmarks" / "torch_ranks.py"]
     teams = [Team([BUILD / "ranks_benchmark", options.preset, *shape], options.ranks),
              *(Team([*torch_ranks, kind, config, *shape], options.ranks) for kind in ("ddp", "fsdp", "tp"))]
-    for team in teams:
-        team.run(3)  # not counted
-    seconds = {}
-    for _ in range(options.rounds):
-        for team in teams:
-            for name, values in team.run(options.steps).items():
-                seconds.setdefault(name, []).append(statistics.median(values))
-    for team in teams:
-        team.close()
+    seconds = medians_of(teams, options.rounds, options.steps)
     print(f"{options.preset}, {options.precision}, {options.batch} x {options.seq} tokens on {options.ranks} ranks; "
           f"median of {options.rounds} rounds")
     for name, values in seconds.items():

@@ -8,9 +8,8 @@ takes N steps; rank 0 answers with their seconds. torch's context parallelism ha
 """
 import datetime
 import sys
-import time
 
-from torch_runner import answer, config_of
+from torch_runner import answer_rounds, config_of
 
 import torch
 import torch.distributed
@@ -81,16 +80,7 @@ def main():
         optimizer.step()
         optimizer.zero_grad()
 
-    for line in sys.stdin:
-        seconds = []
-        for _ in range(int(line.split()[1])):
-            torch.distributed.barrier()
-            begin = time.monotonic()
-            step()
-            torch.distributed.barrier()
-            seconds.append(time.monotonic() - begin)
-        if torch.distributed.get_rank() == 0:
-            answer(**{"torch_tp" if kind == "tp" else kind: seconds})
+    answer_rounds("torch_tp" if kind == "tp" else kind, step)
     torch.distributed.destroy_process_group()
 
 

@@ -27,6 +27,21 @@ def answer(**fields):
     ANSWERS.write(json.dumps(fields) + "\n")
 
 
+def answer_rounds(name, step, more=dict):
+    """Of a rank: `run N` on stdin takes N steps between barriers; rank 0 answers with their seconds and what more() says."""
+    for line in sys.stdin:
+        seconds = []
+        for _ in range(int(line.split()[1])):
+            torch.distributed.barrier()
+            begin = time.monotonic()
+            step()
+            torch.distributed.barrier()
+            seconds.append(time.monotonic() - begin)
+        others = more()
+        if torch.distributed.get_rank() == 0:
+            answer(**{name: seconds, **others})
+
+
 class Trainer:
     def __init__(self, mode, config, precision, batch, seq):
         torch.manual_seed(0)

@@ -326,11 +326,12 @@ RecomputeLooks::~RecomputeLooks() = default;
 // The looks at one graph: those of before, if they are at the same.
 class LooksOf {
  public:
-  LooksOf(const Graph& graph, const RecomputeOptions& options) : keeps_(options.looks != nullptr) {
+  // `graph` outlives it.
+  LooksOf(const Graph& graph, const RecomputeOptions& options) : graph_(graph), keeps_(options.looks != nullptr) {
     RecomputeLooks& looks = keeps_ ? *options.looks : own_;
     if (looks.known_ == nullptr || looks.known_->graph != graph || looks.known_->matmuls != options.matmuls) {
       looks.known_ = std::make_unique<RecomputeLooks::Known>();
-      looks.known_->graph = graph;
+      if (keeps_) looks.known_->graph = graph;
       looks.known_->matmuls = options.matmuls;
     }
     known_ = looks.known_.get();
@@ -338,7 +339,7 @@ class LooksOf {
 
   // Nothing recomputed.
   const Planned& plain() {
-    if (!known_->plain) known_->plain = planned_of(known_->graph, known_->matmuls, known_->groups);
+    if (!known_->plain) known_->plain = planned_of(graph_, known_->matmuls, known_->groups);
     return *known_->plain;
   }
 
@@ -350,7 +351,7 @@ class LooksOf {
       look = found->second;
     } else {
       const std::vector<bool> recomputed = chooser.recomputed_after(count);
-      Duplicator duplicator(known_->graph, recomputed);
+      Duplicator duplicator(graph_, recomputed);
       look.count = count;
       look.graph = duplicator.run();
       look.nodes = duplicator.nodes();
@@ -362,6 +363,7 @@ class LooksOf {
   }
 
  private:
+  const Graph& graph_;
   bool keeps_;
   RecomputeLooks own_;
   RecomputeLooks::Known* known_;

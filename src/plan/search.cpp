@@ -354,7 +354,10 @@ class Searcher {
       return take_stages(parts[0].graph, parts[1].graph, shown, a_stage, splits,
                          plan_options(one, overlaps, layers, a_stage));
     };
-    if (deeper == kShallow) return {take(few, kShallow), take(few, kShallow)};
+    if (deeper == kShallow) {
+      const StagesTaken taken = take(few, kShallow);
+      return {taken, taken};
+    }
     std::future<StagesTaken> beside = std::async(std::launch::async, [&] { return take(few, kShallow); });
     StagesTaken taken = take(more, deeper);
     return {beside.get(), std::move(taken)};

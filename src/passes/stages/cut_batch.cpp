@@ -10,17 +10,11 @@
 #include "ops/graph_builder.h"
 #include "ops/op_def.h"
 #include "passes/partition/shardings/splits.h"
+#include "passes/stages/stage_writer.h"
 
 namespace stepc {
 
 namespace {
-
-uint32_t batch_tensors(const Graph& graph) {
-  uint32_t count = 0;
-  for (const GraphInput& input : graph.inputs)
-    if (input.kind == InputKind::kBatch) count = std::max(count, static_cast<uint32_t>(std::stoul(input.key)) + 1);
-  return count;
-}
 
 std::string where(const Node& node) {
   return node.source.module.empty() ? node.op : str("{} (in '{}')", node.op, node.source.module);

@@ -53,6 +53,26 @@ bool is_placed(const Node& node, const std::vector<Origins>& origins) {
   return !node.outputs.empty() && origins[node.outputs[0].index()].is_placed;
 }
 
+// The parameters that tensors without a place follow from, filled in the order of nodes.
+class Parameters {
+ public:
+  explicit Parameters(const Graph& graph) : of_tensor_(graph.tensors.size()) {
+    for (const GraphInput& input : graph.inputs)
+      if (input.kind == InputKind::kParameter) of_tensor_[input.tensor.index()] = {input.key};
+  }
+  [[nodiscard]] std::set<std::string> behind(const Node& node) const {
+    std::set<std::string> from;
+    for (TensorId input : node.inputs) from.insert(of_tensor_[input.index()].begin(), of_tensor_[input.index()].end());
+    return from;
+  }
+  void follow(const Node& node, const std::set<std::string>& from) {
+    for (TensorId output : node.outputs) of_tensor_[output.index()] = from;
+  }
+
+ private:
+  std::vector<std::set<std::string>> of_tensor_;
+};
+
 // Whether a module is `name` or stands in it; `name` may leave out what is in front.
 bool is_within(std::string_view module, std::string_view name) {
   for (size_t at = module.find(name); at != std::string_view::npos; at = module.find(name, at + 1)) {
@@ -162,18 +182,15 @@ std::vector<std::string> balanced_stages(const Graph& graph, int64_t stages) {
   std::map<std::string, size_t> layer_at;  // by module; outside of layers: the last layer before it, or the first
   // What adds to a held gradient stands where its parameter is used first, whichever module it is in.
   std::map<std::string, size_t> layer_of_parameter;
-  std::vector<std::set<std::string>> parameters(graph.tensors.size());  // that an unplaced tensor follows from
+  Parameters parameters(graph);
   std::map<TensorId, std::string> held_for;
-  for (const GraphInput& input : graph.inputs) {
-    if (input.kind == InputKind::kParameter) parameters[input.tensor.index()] = {input.key};
+  for (const GraphInput& input : graph.inputs)
     if (input.kind == InputKind::kGradient) held_for[input.tensor] = input.key;
-  }
   size_t last = 0;
   for (const Node& node : graph.nodes) {
-    std::set<std::string> from;
-    for (TensorId input : node.inputs) from.insert(parameters[input.index()].begin(), parameters[input.index()].end());
+    const std::set<std::string> from = parameters.behind(node);
     if (!is_placed(node, origins)) {
-      for (TensorId output : node.outputs) parameters[output.index()] = from;
+      parameters.follow(node, from);
       continue;
     }
     const std::string& module = node.source.module;
@@ -216,17 +233,14 @@ StagePlaces place_nodes(const Graph& graph, const std::vector<std::string>& begi
   places.stages = std::ssize(begins);
   places.of_node.resize(graph.nodes.size());
   std::vector<std::optional<StagePlace>> of_tensor(graph.tensors.size());
-  std::map<std::string, std::set<int64_t>> of_module;                   // the stages of its forward nodes
-  std::vector<std::set<std::string>> parameters(graph.tensors.size());  // that an unplaced tensor follows from
+  std::map<std::string, std::set<int64_t>> of_module;  // the stages of its forward nodes
+  Parameters parameters(graph);
   std::map<std::string, std::set<int64_t>> of_parameter;
-  for (const GraphInput& input : graph.inputs)
-    if (input.kind == InputKind::kParameter) parameters[input.tensor.index()] = {input.key};
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
-    std::set<std::string> from;
-    for (TensorId input : node.inputs) from.insert(parameters[input.index()].begin(), parameters[input.index()].end());
+    const std::set<std::string> from = parameters.behind(node);
     if (!is_placed(node, origins)) {
-      for (TensorId output : node.outputs) parameters[output.index()] = from;
+      parameters.follow(node, from);
       continue;
     }
     StagePlace place{node.source.phase == Phase::kBackward, 0};

@@ -11,13 +11,6 @@ namespace stepc {
 
 namespace {
 
-uint32_t batch_tensors(const Graph& graph) {
-  uint32_t count = 0;
-  for (const GraphInput& input : graph.inputs)
-    if (input.kind == InputKind::kBatch) count = std::max(count, static_cast<uint32_t>(std::stoul(input.key)) + 1);
-  return count;
-}
-
 void check_can_be_cut(const Graph& graph) {
   for (const Node& node : graph.nodes) {
     USER_CHECK(!is_host_code(node), "host code of the program runs inside the step, which cannot be cut into stages");
@@ -32,6 +25,13 @@ void check_can_be_cut(const Graph& graph) {
 }
 
 }  // namespace
+
+uint32_t batch_tensors(const Graph& graph) {
+  uint32_t count = 0;
+  for (const GraphInput& input : graph.inputs)
+    if (input.kind == InputKind::kBatch) count = std::max(count, static_cast<uint32_t>(std::stoul(input.key)) + 1);
+  return count;
+}
 
 StageWriter::StageWriter(const Graph& graph, int64_t stages, std::vector<StageFunction> functions, MadeIn made_in)
     : graph_(graph), made_in_(std::move(made_in)) {

@@ -19,6 +19,9 @@ struct StageOutput {
   TensorId tensor;
 };
 
+// How many tensors the step's batch has.
+uint32_t batch_tensors(const Graph& graph);
+
 class StageWriter {
  public:
   // `functions`: with names, stages and phases, in the order in which they can run; their graphs are made here.

@@ -15,7 +15,6 @@
 #include "cost/cluster.h"
 #include "plan/search.h"
 #include "plan/search_text.h"
-#include "train/config/parallel.h"
 #include "train/model/adapter_choice.h"
 #include "train/model/model_directory.h"
 #include "train/report/progress.h"
@@ -27,10 +26,8 @@ namespace stepc::train {
 namespace {
 
 SearchPins pins_of(const PlanCommand& command, const RunConfig::Parallel& parallel) {
-  SearchPins pins;
-  pins.base = without_mesh(parallel);
-  pins.order = parallel.order;
-  pins.chunks = parallel.chunks;
+  SearchPins pins = search_pins(parallel);
+  const std::optional<int64_t> named = std::exchange(pins.pp, std::nullopt);  // --pin counts before it
   const std::vector<std::pair<std::string, std::optional<int64_t>*>> places = {{"pp", &pins.pp},
                                                                                {"dp_replicate", &pins.dp_replicate},
                                                                                {"dp_shard", &pins.dp_shard},
@@ -60,7 +57,7 @@ SearchPins pins_of(const PlanCommand& command, const RunConfig::Parallel& parall
     USER_CHECK(!*place->second, "--pin {}: {} is given twice", in_quotes(text), name);
     *place->second = value;
   }
-  if (!pins.pp && !parallel.stages.empty()) pins.pp = static_cast<int64_t>(parallel.stages.size()) / parallel.chunks;
+  if (!pins.pp) pins.pp = named;
   return pins;
 }
 

@@ -101,18 +101,14 @@ ChosenStrategy searched(const RunConfig& config, const std::optional<RunConfig>&
   }
   SearchOptions options;
   options.top = kShown;
-  options.pins = {.pp = pin_of(config, "pp"),
-                  .dp_replicate = pin_of(config, "dp_replicate"),
-                  .dp_shard = pin_of(config, "dp_shard"),
-                  .cp = pin_of(config, "cp"),
-                  .tp = pin_of(config, "tp"),
-                  .zero = pin_of(config, "zero"),
-                  .micro_batches = micro_batches_of(config, before),
-                  .order = config.parallel.order,
-                  .chunks = config.parallel.chunks,
-                  .base = without_mesh(config.parallel)};
-  if (const size_t named = config.parallel.stages.size(); named > 0)
-    options.pins.pp = static_cast<int64_t>(named) / config.parallel.chunks;
+  options.pins = search_pins(config.parallel);
+  if (const auto pp = pin_of(config, "pp")) options.pins.pp = pp;
+  options.pins.dp_replicate = pin_of(config, "dp_replicate");
+  options.pins.dp_shard = pin_of(config, "dp_shard");
+  options.pins.cp = pin_of(config, "cp");
+  options.pins.tp = pin_of(config, "tp");
+  options.pins.zero = pin_of(config, "zero");
+  options.pins.micro_batches = micro_batches_of(config, before);
   Clock::time_point last_word = Clock::now();
   options.progress = [&](size_t done, size_t all) {
     progress(done, all);

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "capture/virtual/virtual_region.h"
 #include "passes/from_trace/functionalise.h"
+#include "train/config/parallel.h"
 #include "train/step/rank_plan.h"
 
 namespace stepc::train {
@@ -49,6 +50,15 @@ SearchModel search_model(const RunConfig& config, const models::DecoderConfig& s
     return capture(config, shape, adapter, layers, rows, micro_batches);
   };
   return model;
+}
+
+SearchPins search_pins(const RunConfig::Parallel& parallel) {
+  SearchPins pins;
+  pins.order = parallel.order;
+  pins.chunks = parallel.chunks;
+  pins.base = without_mesh(parallel);
+  if (!parallel.stages.empty()) pins.pp = std::ssize(parallel.stages) / chunks_of(pins);
+  return pins;
 }
 
 SearchSubject search_subject(const RunConfig& config, const models::DecoderConfig& shape) {

@@ -14,6 +14,9 @@ namespace stepc::train {
 // Of a model of that shape with rows of data.longest_row() tokens. It copies what it is given.
 SearchModel search_model(const RunConfig& config, const models::DecoderConfig& shape,
                          const std::optional<models::LoraConfig>& adapter);
+// What the keys of [parallel] beside the axes say: order, chunks, rules and so on, and of named stages how many there
+// are.
+SearchPins search_pins(const RunConfig::Parallel& parallel);
 SearchSubject search_subject(const RunConfig& config, const models::DecoderConfig& shape);
 
 }  // namespace stepc::train
