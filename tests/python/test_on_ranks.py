@@ -366,6 +366,7 @@ def test_pipeline_is_as_on_one_rank(ranks, case):
     if case == "pipeline":  # of three layers one or two, with gradients that are held; the tied embedding is on both ranks
         bytes_of_state = [result["stats"]["state_bytes"] for result in ranks[case]]
         assert max(bytes_of_state) < 0.85 * 4 / 3 * ranks[case][0]["whole_bytes"]
+        assert sum(bytes_of_state) < 1.5 * ranks[case][0]["whole_bytes"], "optimizer state is on its stage alone"
 
 
 def test_pipelines_say_what_they_cannot_do(ranks):

@@ -360,11 +360,23 @@ const std::vector<int64_t>* holders_of(InputKind kind, const std::string& key,
                                        const std::map<std::string, std::vector<int64_t>>& holders) {
   if (kind != InputKind::kParameter && kind != InputKind::kGradient && kind != InputKind::kOptimizerState)
     return nullptr;
-  for (size_t end = key.size(); end != std::string::npos && end > 0; end = key.rfind('.', end - 1)) {
-    if (const auto found = holders.find(key.substr(0, end)); found != holders.end()) return &found->second;
-    if (kind != InputKind::kOptimizerState) break;
+  if (kind != InputKind::kOptimizerState) {
+    const auto found = holders.find(key);
+    return found == holders.end() ? nullptr : &found->second;
   }
-  return nullptr;
+  // "<parameter>.exp_avg", in front of which a program may name its optimizer: the longest that stands in it.
+  const std::vector<int64_t>* longest = nullptr;
+  size_t size = 0;
+  for (size_t begin = 0; begin != std::string::npos; begin = key.find('.', begin) + 1) {
+    for (size_t end = key.size(); end != std::string::npos && end > begin + size; end = key.rfind('.', end - 1))
+      if (const auto found = holders.find(key.substr(begin, end - begin)); found != holders.end()) {
+        longest = &found->second;
+        size = end - begin;
+        break;
+      }
+    if (key.find('.', begin) == std::string::npos) break;
+  }
+  return longest;
 }
 
 }  // namespace stepc
