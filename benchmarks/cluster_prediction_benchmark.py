@@ -16,12 +16,11 @@ import json
 import math
 import pathlib
 import statistics
-import subprocess
 import sys
-import tempfile
+
+from plans import best_plan
 
 HERE = pathlib.Path(__file__).parent
-STEPC = HERE.parent / "build/release/src/stepc"
 
 
 def config_of(row):
@@ -74,30 +73,14 @@ def published_seconds(row):
     return float(row["seconds"] or flops_of(row) / devices_of(row) / (float(row["tflops"] or 0) * 1e12))
 
 
-def plan(row, folder):
+def plan(row):
     """What `stepc plan` says of the row's mesh, or why there is no plan."""
-    (folder / "config.json").write_text(json.dumps(config_of(row)))
     pins = {"pp": row["pp"], "cp": row["cp"], "tp": row["tp"], "dp_shard": row["dp"], "zero": row["zero"]}
     if int(row["dp"]) == 1:
         pins.pop("zero")
     if row["micro_rows"]:
         pins["micro_batches"] = int(row["rows"]) // int(row["dp"]) // int(row["micro_rows"])
-    (folder / "run.toml").write_text(
-        f'[model]\npath = "{folder}"\ncompute = "bfloat16"\n[data]\ntrain = ["none.jsonl"]\nseq_len = {row["seq"]}\n'
-        f'[train]\nbatch_size = {row["rows"]}\n[parallel]\noverlap = true\nchunks = {row["chunks"]}\n'
-        f'[output]\ndir = "{folder}/out"\n'
-    )
-    command = [STEPC, "plan", folder / "run.toml", "--cluster", row["cluster"], "--json", folder / "ways.json"]
-    for name, value in pins.items():
-        command += ["--pin", f"{name}={value}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if not (folder / "ways.json").exists():
-        return None, done.stderr.strip() or done.stdout.strip()
-    ways = json.loads((folder / "ways.json").read_text())
-    best = ways["outcomes"][0]
-    if "seconds" not in best:
-        return None, best.get("why", best["verdict"])
-    return best | {"search_seconds": ways["search_seconds"]}, None
+    return best_plan(config_of(row), row["cluster"], row["seq"], row["rows"], pins, {"chunks": row["chunks"]})
 
 
 def error_of(predicted, published):
@@ -117,8 +100,7 @@ def main():
         rows = [row for row in csv.DictReader(file) if arguments.only in (None, row["family"])]
     planned = []
     for row in rows:
-        with tempfile.TemporaryDirectory() as folder:
-            found, why = plan(row, pathlib.Path(folder))
+        found, why = plan(row)
         if found is None:
             print(f"{row['name']}: no plan: {why}", file=sys.stderr)
             continue

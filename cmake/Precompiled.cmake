@@ -54,13 +54,13 @@ endfunction()
 
 # How many files that get header NAME are compiled as one: what a file pays for the header it pays once a group. For
 # torch that is nine tenths of a file's time, for aten a third, so also who changes one file gains or loses little. The
-# others are grouped where every file is compiled and none changed: under the sanitizers. So no two files of a folder may
-# define the same name.
+# others, which lose a third to a half of their time so, are grouped where every file is compiled and none changed: under
+# the sanitizers and with STEPC_GROUPED. So no two files of a folder may define the same name.
 function(stepc_group_size name result)
   set(${result} 1 PARENT_SCOPE)
   if("${name}" MATCHES "^(torch|aten)$")
     set(${result} 4 PARENT_SCOPE)
-  elseif(STEPC_SANITIZE)
+  elseif(STEPC_SANITIZE OR STEPC_GROUPED)
     set(${result} 8 PARENT_SCOPE)
   endif()
 endfunction()

@@ -10,6 +10,8 @@ import subprocess
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
+pytestmark = pytest.mark.one_process  # for the models' answers, which are made for all templates at once
+
 CHATS = [
     [("user", "Hello"), ("assistant", "Hi there.")],
     [("system", "Be short."), ("user", " What is 2+2?\n"), ("assistant", "4"), ("user", "Sure?"), ("assistant", " Yes. \n")],
