@@ -55,8 +55,7 @@ Graph in_order(const Graph& graph, const GraphMemory& memory, const UnitOrder& o
 
 }  // namespace
 
-std::optional<PlannedGraph> overlapped(const PlannedGraph& planned, const PlanGraphOptions& options,
-                                       uint64_t most_bytes) {
+Overlapped overlapped(const PlannedGraph& planned, const PlanGraphOptions& options, uint64_t most_bytes) {
   const Timeline before = simulate(planned.plan.schedule, options.target);
   std::vector<double> seconds_of(planned.graph.nodes.size(), 0);
   for (size_t i = 0; i < before.entries.size(); ++i) {
@@ -66,7 +65,7 @@ std::optional<PlannedGraph> overlapped(const PlannedGraph& planned, const PlanGr
   }
   const GraphMemory memory = graph_memory(planned.graph, {.copied_views = graph_windows(planned.graph).copied_views});
   const std::vector<OverlapUnit> units = units_of(planned.graph, memory, seconds_of);
-  std::optional<PlannedGraph> best;
+  Overlapped best;
   double least = before.seconds;
   for (const double window : kWindows) {
     const UnitOrder order =
@@ -75,9 +74,14 @@ std::optional<PlannedGraph> overlapped(const PlannedGraph& planned, const PlanGr
     other.graph = in_order(planned.graph, memory, order);
     other.plan = options.schedule(other.graph, other.options);
     const double seconds = simulate(other.plan.schedule, options.target).seconds;
-    if (seconds >= least || other.plan.schedule.peak_bytes() > most_bytes) continue;
+    if (seconds >= least) continue;
+    if (const uint64_t peak = other.plan.schedule.peak_bytes(); peak > most_bytes) {
+      const uint64_t missing = peak - most_bytes;
+      best.missing_bytes = best.missing_bytes == 0 ? missing : std::min(best.missing_bytes, missing);
+      continue;
+    }
     least = seconds;
-    best = std::move(other);
+    best.planned = std::move(other);
   }
   return best;
 }

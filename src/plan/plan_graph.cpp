@@ -212,6 +212,7 @@ uint64_t over_budget(const PlannedGraph& planned, const PlanGraphOptions& option
 
 // Without a budget, exchanges that go on beside other work may lift the peak by such a part.
 constexpr uint64_t kPartForOverlap = 8;
+constexpr int kOverlapAttempts = 3;  // to leave room for them in a budget
 
 // The plan whose exchanges go on beside the computation, where that takes less time than `blocking`, the same step with
 // exchanges that block, and no more memory than it may.
@@ -222,11 +223,18 @@ PlannedGraph plan_overlapped(const Graph& captured, const Trace* trace, const Pl
   const bool has_budget = options.budget.kind == MemoryBudget::Kind::kBytes;
   const uint64_t most = has_budget ? std::max(peak, options.budget.bytes - std::min(options.budget.bytes, program))
                                    : peak + peak / kPartForOverlap;
-  PlannedGraph split = plan_within(captured, trace, options);
-  std::optional<PlannedGraph> overlapped = stepc::overlapped(split, options, most);
-  if (!overlapped) return blocking;
-  const bool is_faster = cost_of(*overlapped, options.target).seconds < cost_of(blocking, options.target).seconds;
-  return is_faster ? std::move(*overlapped) : std::move(blocking);
+  PlannedGraph best = std::move(blocking);
+  PlanGraphOptions within = options;
+  for (int attempt = 0; attempt < kOverlapAttempts; ++attempt) {
+    Overlapped found = overlapped(plan_within(captured, trace, within), within, most);
+    if (found.planned && cost_of(*found.planned, options.target).seconds < cost_of(best, options.target).seconds)
+      best = *std::move(found.planned);
+    // Recomputation fills its budget: it leaves room for what is in flight, which may cost less than exchanges that
+    // block.
+    if (!has_budget || found.missing_bytes == 0 || found.missing_bytes >= within.budget.bytes) break;
+    within.budget.bytes = std::min(within.budget.bytes, program + most) - found.missing_bytes;
+  }
+  return best;
 }
 
 // What is sent together takes memory together: where that is too much, each collective goes alone. Of equal peaks the

@@ -342,5 +342,26 @@ TEST(PlanGraph, ExchangesGoOnBesideTheComputation) {
   }
 }
 
+// Recomputation fills a budget, and what is in flight finds no room in it: it leaves some, for less time in all.
+TEST(PlanGraph, RecomputationLeavesRoomForExchangesInFlight) {
+  const Graph graph = layered_step(8, 256, 64, "f32");
+  PlanGraphOptions options;
+  options.target.features = kBlocked;
+  options.target.rates.link_bytes_per_second = 1e9;
+  options.target.rates.link_latency_seconds = 1e-6;
+  options.passes.settings.strategy = {make_mesh({{"dp_shard", 2}}), 3};
+  options.passes.settings.strategy.bucket_bytes = 0;
+  const Schedule roomy = plan_graph(graph, nullptr, options).plan.schedule;
+  options.budget = {MemoryBudget::Kind::kBytes, roomy.needed_bytes() - roomy.peak_bytes() * 15 / 100};
+  const Schedule blocking = plan_graph(graph, nullptr, options).plan.schedule;
+  options.passes.settings.strategy.overlap_bytes = 0;
+  const Schedule beside = plan_graph(graph, nullptr, options).plan.schedule;
+  EXPECT_LE(blocking.needed_bytes(), options.budget.bytes);
+  EXPECT_LE(beside.needed_bytes(), options.budget.bytes);
+  const Timeline waits = simulate(blocking, options.target), hides = simulate(beside, options.target);
+  EXPECT_LT(hides.exposed_seconds, 0.5 * waits.exposed_seconds);
+  EXPECT_LT(hides.seconds, waits.seconds);
+}
+
 }  // namespace
 }  // namespace stepc
