@@ -101,6 +101,19 @@ TEST_F(PipelineLearnerTest, ZeroBubbleOrders) {
   for (const Setting& setting : settings) expect_same(setting, 1e-10, 1e-9);
 }
 
+// Minutes: STEPC_MATRIX=1 asks for all of it.
+TEST_F(PipelineLearnerTest, EightRanksTakeTwentySteps) {
+  if (std::getenv("STEPC_MATRIX") == nullptr) {
+    GTEST_SKIP() << "STEPC_MATRIX=1 runs it";
+  }
+  make_model_of(8, true);
+  for (Setting setting :
+       {Setting{"pp=2,dp_shard=2,tp=2", 3, 2}, Setting{"pp=4,dp_shard=2", 3, 4}, Setting{"pp=8", 0, 8}}) {
+    setting.steps = 20;
+    expect_same(setting, 1e-10, 1e-9);
+  }
+}
+
 TEST_F(PipelineLearnerTest, ATiedEmbeddingIsInBothEnds) {
   make_model_of(3, true);
   expect_same({"pp=2,dp_shard=2", 3, 2}, 1e-10, 1e-9);
