@@ -83,7 +83,7 @@ def number_of(step, ids):
 
 @pytest.mark.parametrize(("config", "why"), [
     ({"micro_batches": 0}, "^micro_batches is 0; the least is 1$"),
-    ({"micro_batches": 3}, "^micro_batches = 3: batch 'ids' has 8 rows, which do not divide$"),
+    ({"micro_batches": 3}, "^micro_batches = 3: batch '0' has 8 rows, which do not divide$"),
     ({"micro_batches": 2, "mode": "exact"},
      '^mode is "exact", which runs the step\'s calls as they are, and micro_batches = 2 cuts them: choose one$'),
     ({"micro_batches": 2, "memory_budget": "auto"}, '^the memory budget is "auto", which weighs a step in one piece'),
