@@ -82,6 +82,10 @@ void check(const Config& config) {
   USER_CHECK(config.max_plans >= 1, "Config::max_plans is {}: at least one plan must be kept", config.max_plans);
   USER_CHECK(config.max_recordings >= 2, "Config::max_recordings is {}: a plan needs two recordings that agree",
              config.max_recordings);
+  const bool is_alone = config.parallel && config.parallel->axes.empty() && !config.parallel->is_searched;
+  USER_CHECK(!is_alone || config.mode == Mode::kFast || config.parallel->micro_batches == 1,
+             "mode is \"{}\", which runs the step's calls as they are, and micro_batches = {} cuts them: choose one",
+             name_of(config.mode), config.parallel->micro_batches);
   USER_CHECK(!config.parallel || config.mode == Mode::kFast,
              "mode is \"{}\", which runs calls of one device, and parallel spreads the step over several: choose one",
              name_of(config.mode));

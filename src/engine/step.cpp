@@ -55,12 +55,12 @@ StepOutput Step::run(const StepInput& input, const EagerFn& user_step, const Ste
 }
 
 std::filesystem::path Step::save(const std::filesystem::path& output, int64_t number, const Companions& companions) {
-  return ranks_ != nullptr ? ranks_->parts().save(output, number, companions)
-                           : save_program(*program_, output, number, companions);
+  return ranks_ != nullptr && ranks_->ranks() > 1 ? ranks_->parts().save(output, number, companions)
+                                                  : save_program(*program_, output, number, companions);
 }
 
 Checkpoint Step::load(const std::filesystem::path& from, const AcceptFn& accept) {
-  if (ranks_ != nullptr) return ranks_->parts().load(from, accept);
+  if (ranks_ != nullptr && ranks_->ranks() > 1) return ranks_->parts().load(from, accept);
   Checkpoint checkpoint = find_checkpoint(from);
   program_->refresh();
   if (accept) accept(checkpoint.directory);

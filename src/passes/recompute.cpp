@@ -89,13 +89,14 @@ IdleAtPeak idle_at_peak(const Planned& planned, const UnitOrder& order) {
 // Chooses which tensors are recomputed, one after the other.
 class Chooser {
  public:
-  Chooser(const Graph& graph, const Target& target)
+  Chooser(const Graph& graph, const RecomputeOptions& options)
       : graph_(graph),
+        never_(options.never),
         kept_(graph.tensors.size(), false),
         since_(graph.nodes.size(), kNever),
         depth_(graph.nodes.size(), 0),
         users_(graph.tensors.size()) {
-    for (const Node& node : graph.nodes) seconds_.push_back(seconds_of(graph, node, target));
+    for (const Node& node : graph.nodes) seconds_.push_back(seconds_of(graph, node, options.target));
     for (size_t n = 0; n < graph.nodes.size(); ++n)
       for (TensorId input : graph.nodes[n].inputs) users_[input.index()].push_back(n);
     for (const Node& node : graph.nodes)
@@ -113,7 +114,7 @@ class Chooser {
     std::set<TensorId> chosen;
     for (Kind most : {Kind::kPointwise, Kind::kNorm, Kind::kOwnKernel, Kind::kContraction})
       for (TensorId tensor : tensors)
-        if (kind_of(*graph_.producer(tensor)) <= most && !chosen.contains(tensor) && choose(tensor, most, most_seconds))
+        if (kind_at(producer_of(tensor)) <= most && !chosen.contains(tensor) && choose(tensor, most, most_seconds))
           chosen.insert(tensor);
   }
 
@@ -133,11 +134,12 @@ class Chooser {
   [[nodiscard]] std::vector<TensorId> candidates() const {
     std::vector<std::tuple<Kind, double, TensorId>> sorted;
     for (size_t t = 0; t < graph_.tensors.size(); ++t) {
-      const Node* node = graph_.producer(TensorId(t));
-      if (!kept_[t] || node == nullptr || !is_forward(*node) || kind_of(*node) == Kind::kNever || leaves(TensorId(t)))
+      const NodeId maker = producer_of(TensorId(t));
+      if (!kept_[t] || !maker.valid() || !is_forward(graph_.nodes[maker.index()]) || kind_at(maker) == Kind::kNever ||
+          leaves(TensorId(t)))
         continue;
-      const double seconds = seconds_[graph_.tensors[t].producer.index()];
-      sorted.emplace_back(kind_of(*node), -bytes(TensorId(t)) / std::max(seconds, 1e-12), TensorId(t));
+      const double seconds = seconds_[maker.index()];
+      sorted.emplace_back(kind_at(maker), -bytes(TensorId(t)) / std::max(seconds, 1e-12), TensorId(t));
     }
     std::ranges::sort(sorted);
     std::vector<TensorId> out;
@@ -155,8 +157,7 @@ class Chooser {
         const NodeId maker = graph_.tensors[input.index()].producer;
         if (!maker.valid() || kept_[input.index()] || is_recomputed(maker)) continue;
         if (std::ranges::find(chain, maker) != chain.end()) continue;
-        const Node& node = graph_.nodes[maker.index()];
-        if (is_forward(node) && kind_of(node) <= most)
+        if (is_forward(graph_.nodes[maker.index()]) && kind_at(maker) <= most)
           chain.push_back(maker);
         else
           newly_kept.push_back(input);
@@ -215,10 +216,15 @@ class Chooser {
         depth = std::max(depth, depth_[maker.index()]);
     return depth + (seconds_[node] > 0 ? 1 : 0);
   }
+  [[nodiscard]] NodeId producer_of(TensorId tensor) const { return graph_.tensors[tensor.index()].producer; }
+  [[nodiscard]] Kind kind_at(NodeId node) const {
+    return !never_.empty() && never_[node.index()] ? Kind::kNever : kind_of(graph_.nodes[node.index()]);
+  }
   [[nodiscard]] double bytes(TensorId tensor) const { return static_cast<double>(bytes_of(graph_.type(tensor))); }
   [[nodiscard]] bool leaves(TensorId tensor) const { return std::ranges::binary_search(leaves_, tensor); }
 
   const Graph& graph_;
+  const std::vector<bool>& never_;           // by node
   std::vector<double> seconds_;              // by node
   std::vector<bool> kept_;                   // by tensor: the backward pass reads what the forward pass made
   std::vector<size_t> since_;                // by node: with which choice it came to be recomputed
@@ -315,6 +321,7 @@ struct Before {
 struct RecomputeLooks::Known {
   Graph graph;
   MatmulRule matmuls;
+  std::vector<bool> never;
   KnownGroups groups;
   std::optional<Planned> plain;
   std::map<std::pair<double, size_t>, Look> looks;  // by the most seconds, and the count
@@ -329,9 +336,11 @@ class LooksOf {
   // `graph` outlives it.
   LooksOf(const Graph& graph, const RecomputeOptions& options) : graph_(graph), keeps_(options.looks != nullptr) {
     RecomputeLooks& looks = keeps_ ? *options.looks : own_;
-    if (looks.known_ == nullptr || looks.known_->graph != graph || looks.known_->matmuls != options.matmuls) {
+    if (looks.known_ == nullptr || looks.known_->graph != graph || looks.known_->matmuls != options.matmuls ||
+        looks.known_->never != options.never) {
       looks.known_ = std::make_unique<RecomputeLooks::Known>();
       if (keeps_) looks.known_->graph = graph;
+      looks.known_->never = options.never;
       looks.known_->matmuls = options.matmuls;
     }
     known_ = looks.known_.get();
@@ -415,7 +424,7 @@ std::optional<Look> best_look(LooksOf& at, const Chooser& chooser, double most_s
 }  // namespace
 
 RecomputeResult recompute(Graph graph, const RecomputeOptions& options) {
-  Chooser chooser(graph, options.target);
+  Chooser chooser(graph, options);
   RecomputeResult result;
   result.step_seconds = chooser.step_seconds();
   const uint64_t budget = options.budget_bytes.value_or(0);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cost/target.h"
 #include "ir/graph.h"
@@ -38,6 +39,8 @@ struct RecomputeOptions {
   Target target = {};
   MatmulRule matmuls = {};  // as fuse() will be given
   std::shared_ptr<RecomputeLooks> looks = {};
+  std::vector<bool> never =
+      {};  // by node: runs once, whatever it costs to keep what it makes; none: each may run twice
 };
 
 struct RecomputeResult {

@@ -563,6 +563,7 @@ PYBIND11_MODULE(_C, module) {
     const py::gil_scoped_release release;
     return ranks_of_process(launch_of(std::getenv));
   });
+  module.def("one_rank", [] { return Ranks::threads(1)[0]; });
   module.def("ranks_by", [](int64_t rank, int64_t ranks, const c10::intrusive_ptr<c10d::Store>& store) {
     const py::gil_scoped_release release;
     Launch launch = launch_of(std::getenv);

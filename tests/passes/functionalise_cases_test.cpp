@@ -382,6 +382,31 @@ ticks 0
   EXPECT_EQ(interpret(graph, {})[0].reals, (std::vector<double>{-1.5, 2.0}));
 }
 
+// Patches behind a token: rows and columns of patches do not begin where blocks of memory do, but both together do.
+TEST(FunctionaliseCase, DimensionsWithoutAGapAreOneSlice) {
+  expect_graph(R"(storage s0 bytes=60 external
+%0: f32[1, 5, 3] @s0 = batch "x"
+call 0 %1: f32[1, 3, 2, 2](15, 1, 6, 3)+3 @s0 = aten::as_strided(%0, [1, 3, 2, 2], [15, 1, 6, 3], 3) | forward "m"
+call 1 %1 = aten::mul_.Scalar(%1, 2.0) writes %1 | forward "m"
+)",
+               R"(input %0: f32[1, 5, 3] = batch "x"
+%1: f32[5, 3] = reshape(%0) {shape=[5, 3]} | forward "m"
+%2: f32[4, 3] = slice(%1) {shape=[4, 3], starts=[1, 0], steps=[1, 1]} | forward "m"
+%3: f32[2, 2, 3] = reshape(%2) {shape=[2, 2, 3]} | forward "m"
+%4: f32[3, 2, 2] = transpose(%3) {permutation=[2, 0, 1]} | forward "m"
+%5: f32[1, 3, 2, 2] = reshape(%4) {shape=[1, 3, 2, 2]} | forward "m"
+%6: f32[] = full() {dtype=f32, shape=[], value=2.0} | forward "m"
+%7: f32[1, 3, 2, 2] = mul(%5, %6) | forward "m"
+%8: f32[3, 2, 2] = reshape(%7) {shape=[3, 2, 2]} | forward "m"
+%9: f32[2, 2, 3] = transpose(%8) {permutation=[1, 2, 0]} | forward "m"
+%10: f32[4, 3] = reshape(%9) {shape=[4, 3]} | forward "m"
+%11: f32[5, 3] = reshape(%0) {shape=[5, 3]} | forward "m"
+%12: f32[5, 3] = update_slice(%11, %10) {starts=[1, 0], steps=[1, 1]} | forward "m"
+%13: f32[1, 5, 3] = reshape(%12) {shape=[1, 5, 3]} | forward "m"
+update %0 = %13
+)");
+}
+
 // A convolution into patches of 2 x 3, its gradients by the mask; against the sums written out.
 TEST(FunctionaliseCase, PatchConvolutionsAreMatmuls) {
   const Graph graph = graph_of(R"(storage s0 bytes=96 external

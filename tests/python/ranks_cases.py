@@ -1350,7 +1350,7 @@ def refusals_of_pipelines():
         "order": called({"pp": 2, "order": "2f2b"}, micro_batches=2),
         "statistics": called({"pp": 2, "stages": ["0", "2"]}, normed, of_statistics, micro_batches=2),
         "layers": called({"pp": 2}, gpt2, micro_batches=2),
-        "budget": called({"pp": 2}, micro_batches=2, memory_budget="1GiB"),
+        "budget": called({"pp": 2}, micro_batches=2, memory_budget="auto"),
         "means": called({"pp": 2}, micro_batches=2, loss_mean="ranks"),
         "stages": called({"dp_shard": 2, "chunks": 2}, micro_batches=2),
     }

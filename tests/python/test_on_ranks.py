@@ -380,6 +380,6 @@ def test_pipelines_say_what_they_cannot_do(ranks):
     assert zero["order"].startswith('the order "2f2b" is none')
     assert "needs what all rows of the batch make before the step can go on (as batch statistics do)" in zero["statistics"]
     assert zero["layers"].startswith("parallel.pp: 2 stages, and the model has 1 layer")
-    assert zero["budget"].startswith("memory_budget is of a step in one piece")
+    assert zero["budget"].startswith('the memory budget is "auto", which weighs a step in one piece')
     assert zero["means"].startswith('loss_mean is "ranks", and the step is cut into micro-batches')
     assert zero["stages"] == "parallel has chunks, and no axis pp above 1, which is cut into stages"

@@ -10,6 +10,7 @@
 #include "passes/from_trace/functionalise.h"
 #include "passes/pass.h"
 #include "passes/stages/cut_stages.h"
+#include "passes/stages/recompute_stages.h"
 #include "plan/stages/stage_program.h"
 #include "tests/expect_user_error.h"
 #include "tests/step_graph/recorded_step.h"
@@ -150,9 +151,20 @@ Array sum_of(const Array& a, const Array& b) {
   return sum;
 }
 
+// With as much recomputed in the backward passes of its stages as there is.
+Graph all_recomputed(const Graph& micro_batch, const std::vector<std::string>& begins) {
+  RecomputeOptions options;
+  options.budget_bytes = 0;
+  RecomputeResult result = recompute_stages(micro_batch, place_nodes(micro_batch, begins), options);
+  EXPECT_GT(result.nodes, 0U);
+  EXPECT_LT(result.peak_after, result.peak_before);
+  return std::move(result.graph);
+}
+
 // Micro-batches and an update in `stages`, beside the whole graphs; `is_exact`: bit by bit.
-void expect_same(const RecordedParts& step, int64_t stages, const std::string& name, bool is_exact) {
-  SCOPED_TRACE(str("{} stages, {}", stages, name));
+void expect_same(const RecordedParts& step, int64_t stages, const std::string& name, bool is_exact,
+                 bool recomputes = false) {
+  SCOPED_TRACE(str("{} stages, {}{}", stages, name, recomputes ? ", recomputed" : ""));
   const int64_t micro_batches = stages + 1;
   const bool is_v = chunks_of(name) == 2;
   const int64_t ranks = is_v ? stages / 2 : stages;
@@ -164,9 +176,11 @@ void expect_same(const RecordedParts& step, int64_t stages, const std::string& n
   for (const auto& batch : batches) losses.push_back(run_graph(step.micro_batch, whole, batch).at(0));
   const Array norm = run_graph(step.update, whole, {}).at(0);
 
-  const StagePlaces places = place_nodes(step.micro_batch, balanced_stages(step.micro_batch, stages));
+  const std::vector<std::string> begins = balanced_stages(step.micro_batch, stages);
+  const Graph micro_batch = recomputes ? all_recomputed(step.micro_batch, begins) : step.micro_batch;
+  const StagePlaces places = place_nodes(micro_batch, begins);
   const StageOrder order = stage_order(name, ranks, micro_batches);
-  const StageCut cut = cut_micro_batch(step.micro_batch, places, order.splits_backward());
+  const StageCut cut = cut_micro_batch(micro_batch, places, order.splits_backward());
   const StageProgram program = make_program(cut, order);
   verify(program);
   for (const StageFunction& function : cut.functions) verify(function.graph);
@@ -229,10 +243,7 @@ TEST(Stages, FunctionsMakeTheWholeStep) {
   expect_same(tied, 4, "zb-v", false);
 }
 
-TEST(Stages, OnlyLiveValuesCross) {
-  const RecordedParts step(layered("false"));
-  const StageCut cut =
-      cut_micro_batch(step.micro_batch, place_nodes(step.micro_batch, balanced_stages(step.micro_batch, 4)));
+size_t crossings(const StageCut& cut) {
   size_t crossing = 0;
   for (const StageValue& value : cut.values) {
     std::set<int64_t> stages;
@@ -243,7 +254,32 @@ TEST(Stages, OnlyLiveValuesCross) {
       EXPECT_EQ(element_count(value.type.shape), 4 * 16 * 16) << "the residual stream, or its gradient";
     }
   }
-  EXPECT_EQ(crossing, 3U + 3U);
+  return crossing;
+}
+
+TEST(Stages, OnlyLiveValuesCross) {
+  const RecordedParts step(layered("false"));
+  EXPECT_EQ(
+      crossings(cut_micro_batch(step.micro_batch, place_nodes(step.micro_batch, balanced_stages(step.micro_batch, 4)))),
+      3U + 3U);
+}
+
+// Bit by bit, and no more is sent; less lies between a stage's passes.
+TEST(Stages, RecomputeInTheirOwnBackwardPass) {
+  const RecordedParts step(layered("false"));
+  expect_same(step, 2, "1f1b", true, /*recomputes=*/true);
+  expect_same(step, 4, "zb-h1", true, /*recomputes=*/true);
+  const std::vector<std::string> begins = balanced_stages(step.micro_batch, 4);
+  const Graph recomputed = all_recomputed(step.micro_batch, begins);
+  const StageCut cut = cut_micro_batch(recomputed, place_nodes(recomputed, begins));
+  EXPECT_EQ(crossings(cut), 3U + 3U);
+  const auto bytes_between = [](const StageCut& one) {
+    uint64_t bytes = 0;
+    for (const StageValue& value : one.values) bytes += bytes_of(value.type);
+    return bytes;
+  };
+  EXPECT_LT(2 * bytes_between(cut),
+            bytes_between(cut_micro_batch(step.micro_batch, place_nodes(step.micro_batch, begins))));
 }
 
 TEST(Stages, BeginWhereTheyAreTold) {

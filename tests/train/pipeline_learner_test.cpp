@@ -1,6 +1,7 @@
 // Steps of a pipeline whose ranks are threads of this process, against the same steps of one rank: in float64 both
 // compute the same, but for the order of sums.
 #include <algorithm>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,20 @@ class PipelineLearnerTest : public RankLearnerTest {
           shape.tie_word_embeddings = ties;
         },
         [](const std::string& /*name*/, at::Tensor /*weight*/) {});
+  }
+  // What all ranks are told, empty: their step is planned.
+  std::string error_of(const Setting& setting) {
+    const auto errors = on_every(strategy_of(setting), [&](const std::shared_ptr<Ranks>& ranks) -> std::string {
+      try {
+        RankLearner learner(model(setting), config(setting), strategy_of(setting), ranks);
+        learner.plan(batch(setting, 0));
+      } catch (const UserError& error) {
+        return error.what();
+      }
+      return {};
+    });
+    EXPECT_EQ(errors[0], errors.back());
+    return errors[0];
   }
 };
 
@@ -84,6 +99,19 @@ TEST_F(PipelineLearnerTest, ZeroBubbleOrders) {
   for (size_t i = 0; i < settings.size(); ++i) settings[i].order = orders[i];
   if (std::getenv("STEPC_MATRIX") == nullptr) settings.resize(2);
   for (const Setting& setting : settings) expect_same(setting, 1e-10, 1e-9);
+}
+
+// Minutes: STEPC_MATRIX=1 asks for all of it.
+TEST_F(PipelineLearnerTest, EightRanksTakeTwentySteps) {
+  if (std::getenv("STEPC_MATRIX") == nullptr) {
+    GTEST_SKIP() << "STEPC_MATRIX=1 runs it";
+  }
+  make_model_of(8, true);
+  for (Setting setting :
+       {Setting{"pp=2,dp_shard=2,tp=2", 3, 2}, Setting{"pp=4,dp_shard=2", 3, 4}, Setting{"pp=8", 0, 8}}) {
+    setting.steps = 20;
+    expect_same(setting, 1e-10, 1e-9);
+  }
 }
 
 TEST_F(PipelineLearnerTest, ATiedEmbeddingIsInBothEnds) {
@@ -153,20 +181,42 @@ TEST_F(PipelineLearnerTest, WhereALossIsNotANumberIsFound) {
   EXPECT_EQ(found[1], found[0]);
 }
 
+// With what a stage holds of the model, and of all micro-batches that are on their way; it recomputes the rest.
+TEST_F(PipelineLearnerTest, StaysWithinABudget) {
+  make_model_of(4, false);
+  Setting setting{"pp=2", 0, 4};
+  setting.order = "gpipe";
+  const Stats free = on_every(strategy_of(setting), [&](const std::shared_ptr<Ranks>& ranks) {
+    RankLearner learner(model(setting), config(setting), strategy_of(setting), ranks);
+    learner.plan(batch(setting, 0));
+    return learner.stats();
+  })[0];  // the first stage holds more
+  const uint64_t budget = free.state_bytes + free.planned_peak_bytes / 2;
+  setting.budget = str("{}KiB", budget / 1024);
+  const Stats bound = expect_same(setting, 1e-10, 1e-9).stats;
+  EXPECT_EQ(bound.state_bytes, free.state_bytes);
+  EXPECT_LE(bound.state_bytes + bound.measured_peak_bytes, budget);
+}
+
+// The least that a budget can be works.
+TEST_F(PipelineLearnerTest, ABudgetThatIsTooSmallSaysTheLeast) {
+  Setting setting{"pp=2", 0, 2};
+  setting.budget = "8KiB";
+  const std::string error = error_of(setting);
+  std::smatch found;
+  ASSERT_TRUE(std::regex_match(error, found,
+                               std::regex("the memory budget is 8\\.0 KiB, and a rank of the pipeline takes "
+                                          "([0-9]+KiB) at the least: give that much, or take more stages or smaller "
+                                          "micro-batches")))
+      << error;
+  setting.budget = found[1];
+  EXPECT_EQ(error_of(setting), "");
+  setting.budget = "auto";
+  EXPECT_EQ(error_of(setting),
+            "parallel.pp = 2: memory.budget = \"auto\" weighs a step in one piece; give a size, such as \"12GiB\"");
+}
+
 TEST_F(PipelineLearnerTest, WhatCannotBeIsRefused) {
-  const auto error_of = [&](Setting setting) -> std::string {
-    const auto errors = on_every(strategy_of(setting), [&](const std::shared_ptr<Ranks>& ranks) -> std::string {
-      try {
-        RankLearner learner(model(setting), config(setting), strategy_of(setting), ranks);
-        learner.plan(batch(setting, 0));
-      } catch (const UserError& error) {
-        return error.what();
-      }
-      return {};
-    });
-    EXPECT_EQ(errors[0], errors.back());
-    return errors[0];
-  };
   EXPECT_EQ(error_of({"pp=2", 0, 1}),
             "parallel.pp = 2: 1 micro-batch for 2 stages in the order \"1f1b\", which needs one a stage: "
             "micro_batches must be at least 2");

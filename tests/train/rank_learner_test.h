@@ -47,6 +47,7 @@ struct Setting {
   std::string order = "1f1b";
   std::vector<std::string> stages = {};
   int64_t chunks = 1;
+  std::string budget = "none";  // of a rank of several
 };
 
 struct Outcome {
@@ -96,6 +97,7 @@ class RankLearnerTest : public ::testing::Test {
     config.parallel.order = setting.order;
     config.parallel.stages = setting.stages;
     config.parallel.chunks = setting.chunks;
+    config.memory.budget = setting.budget;
     config.train.batch_size = kRows;
     config.train.threads = 1;
     config.train.verify = setting.verify;
@@ -155,7 +157,8 @@ class RankLearnerTest : public ::testing::Test {
     return out;
   }
 
-  Outcome on_one(const Setting& setting) {
+  Outcome on_one(Setting setting) {
+    setting.budget = "none";
     LocalLearner learner(model(setting), config(setting));
     return train(learner, setting);
   }
@@ -228,7 +231,8 @@ class RankLearnerTest : public ::testing::Test {
     })[0];
   }
 
-  void expect_same(const Setting& setting, double loss_error, double weight_error) {
+  // What the ranks made.
+  Outcome expect_same(const Setting& setting, double loss_error, double weight_error) {
     SCOPED_TRACE(str("{} zero {} {} micro-batches {} {}", setting.mesh, setting.zero, setting.micro_batches,
                      setting.optimizer, setting.compute));
     const Outcome one = on_one(setting), many = on_ranks(setting);
@@ -249,6 +253,7 @@ class RankLearnerTest : public ::testing::Test {
     };
     compare(many.weights, one.weights);
     compare(many.state, one.state);
+    return many;
   }
 
   TempDir directory_;

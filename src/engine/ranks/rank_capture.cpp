@@ -49,8 +49,7 @@ std::string why_refused(const VirtualPlan& captured, const std::string& python_r
                  ? str("it keeps the gradient of '{}': call zero_grad() before the step ends", left.key)
                  : str("it gives {} '{}' another tensor", name_of(left.owner), left.key);
   if (captured.trace.generators.size() > 1)
-    return str("it draws from the generator '{}', and on ranks there is the default one alone",
-               captured.trace.generators[1]);
+    return str("it draws from the generator '{}', and there is the default one alone", captured.trace.generators[1]);
   return {};
 }
 
@@ -97,15 +96,15 @@ void RankStep::capture(const StepInput& input, const StepOnFn& step, const Numbe
   try {
     together(*ranks_, [&] {
       const std::string kind = program_.unfit();
-      USER_CHECK(kind.empty(), "this step cannot run on ranks: it has a {}", kind);
+      USER_CHECK(kind.empty(), "this step cannot run {}: it has a {}", where(), kind);
       made_state = program_.make_state();
     });
     if (const std::string why = try_capture(); !why.empty()) find_rows(input, step, why, try_capture);
     together(*ranks_, [&] {
       const std::string why = why_refused(captured, is_traced_ ? std::string() : program_.python_reason());
-      USER_CHECK(why.empty(), "this step cannot run on ranks, where nothing runs eagerly: {}", why);
+      USER_CHECK(why.empty(), "this step cannot run {}, where nothing runs eagerly: {}", where(), why);
       const std::string& shared = shared_.among(program_, list_tensors(program_, {}));
-      USER_CHECK(shared.empty(), "this step cannot run on ranks: tensors of its program share memory ({})", shared);
+      USER_CHECK(shared.empty(), "this step cannot run {}: tensors of its program share memory ({})", where(), shared);
     });
     rows_.check_shared(input);
     if (captured.is_path) check_path(captured.trace);
@@ -167,8 +166,6 @@ void RankStep::plan_staged(RankPlan& plan, VirtualPlan captured, CompileOptions&
         !captured.is_path,
         "this step cannot be cut into micro-batches: its own code decides by numbers that it reads (as GradScaler "
         "does)");
-    USER_CHECK(options.budget.kind == MemoryBudget::Kind::kNone,
-               "memory_budget is of a step in one piece, and this one is cut into micro-batches: leave it at \"none\"");
   });
   options.strategy.mesh = stage_ranks_.stage_mesh;
   if (stages_ == nullptr)
@@ -270,7 +267,7 @@ VirtualPlan RankStep::captured_alike(const StepInput& input, const StepOnFn& ste
     program_.refresh();
     if (signature(list_tensors(program_, input), input) == before) return captured;
   }
-  user_error("this step finds another structure of modules or optimizers at every call, and cannot run on ranks");
+  user_error("this step finds another structure of modules or optimizers at every call, and cannot run {}", where());
 }
 
 }  // namespace stepc

@@ -125,7 +125,7 @@ StepOutput RankStep::run(const StepInput& given, const StepOnFn& step) {
     }
     capture(input, step);
   }
-  user_error("this step finds another structure of modules or optimizers at every call, and cannot run on ranks");
+  user_error("this step finds another structure of modules or optimizers at every call, and cannot run {}", where());
 }
 
 // What a rank finds by itself: its plan for such a call, and the numbers of its optimizers.
@@ -357,12 +357,16 @@ std::string RankStep::report() const {
   if (stages_ != nullptr && latest() != nullptr) {
     const StageRun& run = plans_.front().staged->micro_batches();
     const double waited = run.run_seconds() > 0 ? run.waited_seconds() / run.run_seconds() : 0;
-    out +=
-        str("  stages      begin with {}; of the micro-batches' time this rank waits for others {:.0f} %, predicted "
-            "{:.0f} %\n",
-            fmt::join(stages_->cuts().begins(), ", "), 100 * waited,
-            100 * plans_.front().staged->timeline().idle_share(stage_ranks_.own));
+    if (stage_ranks_.count == 1)
+      out += str("  cut into    {} micro-batches, whose gradients are added up\n", run.program().micro_batches);
+    else
+      out +=
+          str("  stages      begin with {}; of the micro-batches' time this rank waits for others {:.0f} %, predicted "
+              "{:.0f} %\n",
+              fmt::join(stages_->cuts().begins(), ", "), 100 * waited,
+              100 * plans_.front().staged->timeline().idle_share(stage_ranks_.own));
   }
+  if (ranks_->ranks() == 1) return out;
   return out +
          str("  rank        {} of {} ({}), {} collectives a step\n", ranks_->rank(), ranks_->ranks(),
              strategy_.mesh.axes.empty() ? "no mesh" : to_text(strategy_.mesh), collectives) +

@@ -152,6 +152,8 @@ class RankStep {
   static std::vector<const RankProgram*> programs_of(const RankPlan& plan);
   static const RankProgram& largest_of(const RankPlan& plan);
   [[nodiscard]] KnownTarget target() const;
+  // For messages.
+  [[nodiscard]] std::string_view where() const { return ranks_->ranks() > 1 ? "on ranks" : "in micro-batches"; }
 
   Program& program_;
   const Config& config_;

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "ops/op_def.h"
 #include "passes/partition/partition.h"
+#include "passes/stages/recompute_stages.h"
 
 namespace stepc {
 
@@ -128,6 +129,10 @@ StageParts StageCuts::micro_batch(const Graph& graph) {
   StageParts parts{cut_micro_batch(graph, places, order_.splits_backward()), {}};
   parts.program = with_key("parallel.order", [&] { return make_program(parts.cut, order_); });
   return parts;
+}
+
+RecomputeResult StageCuts::recomputed(const Graph& graph, const RecomputeOptions& options) {
+  return recompute_stages(graph, places_of(graph), options);
 }
 
 StageParts StageCuts::forward(const Graph& graph, int64_t micro_batches) {

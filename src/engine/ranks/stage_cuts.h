@@ -9,6 +9,7 @@
 
 #include "engine/plan/compile.h"
 #include "engine/plan/virtual_plan.h"
+#include "passes/recompute.h"
 #include "plan/stages/stage_program.h"
 
 namespace stepc {
@@ -49,6 +50,8 @@ class StageCuts {
   // All graphs are rank_graph_of()'s, or cut of one. The first of micro_batch() and forward() says which stage holds
   // what. UserError for modules that stages cannot begin with, and for a later one that wants parameters elsewhere.
   StageParts micro_batch(const Graph& graph);
+  // A micro-batch's graph of which stages keep less for their backward passes (passes/stages/recompute_stages.h).
+  RecomputeResult recomputed(const Graph& graph, const RecomputeOptions& options);
   // Without a backward pass.
   StageParts forward(const Graph& graph, int64_t micro_batches);
   // `sums`: of held gradients that are no parameter's.

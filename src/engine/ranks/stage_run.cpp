@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "engine/ranks/consensus.h"
+#include "engine/ranks/stage_budget.h"
 
 namespace stepc {
 
@@ -61,23 +62,24 @@ struct StageRun::Step {
   }
 };
 
-StageRun::StageRun(StageCut cut, StageProgram program, const StageRanks& ranks, KernelSources& kernels,
-                   const CompileOptions& options, const Verify& verify, ShardedState& state, Draws draws)
-    : cut_(std::move(cut)), program_(std::move(program)), ranks_(ranks), draws_(draws) {
-  stepc::verify(program_);
-  INTERNAL_CHECK_EQ(program_.ranks(), ranks_.count);
-  std::string text = to_text(program_);
-  for (const StageValue& value : cut_.values) text += stepc::to_text(value.type) + "\n";
+StageRun::StageRun(StageParts parts, const StageRanks& ranks, KernelSources& kernels, const CompileOptions& options,
+                   const Verify& verify, ShardedState& state, Draws draws, uint64_t held)
+    : parts_(std::move(parts)), ranks_(ranks), draws_(draws) {
+  stepc::verify(parts_.program);
+  INTERNAL_CHECK_EQ(parts_.program.ranks(), ranks_.count);
+  std::string text = to_text(parts_.program);
+  for (const StageValue& value : parts_.cut.values) text += stepc::to_text(value.type) + "\n";
   if (const auto other = find_unlike(*ranks_.all, hash_text(hash_bytes(std::as_bytes(std::span(text))))))
     user_error(
         "rank {} came to another order of its pipeline's calls ({}) than rank 0 ({}): all ranks want the same "
         "stepc and configuration",
         other->rank, other->its, other->first);
-  programs_.resize(cut_.functions.size());
-  for (size_t f = 0; f < cut_.functions.size(); ++f) {
-    if (program_.functions[f].rank != ranks_.own) continue;
+  programs_.resize(parts_.cut.functions.size());
+  for (size_t f = 0; f < parts_.cut.functions.size(); ++f) {
+    if (parts_.program.functions[f].rank != ranks_.own) continue;
     CompileOptions own = options;
-    own.function = &cut_.functions[f].graph;
+    own.function = &parts_.cut.functions[f].graph;
+    own.budget = budget_of_function(options.budget, *own.function, held + planned_bytes());
     programs_[f] = std::make_unique<RankProgram>(kernels, own, verify, ranks_.stage, state);
   }
 }
@@ -88,20 +90,20 @@ void StageRun::begin_receive(Step& step, size_t call) {
   if (step.receives.contains(call)) return;
   const StageCall& receive = calls()[call];
   std::vector<at::Tensor> tensors;
-  for (const SlotValue& one : receive.writes) tensors.push_back(empty_value(cut_.values[one.value].type));
+  for (const SlotValue& one : receive.writes) tensors.push_back(empty_value(parts_.cut.values[one.value].type));
   InFlight on_the_way = messages_across_stages(ranks_).begin_receive(
-      str("{} of micro-batch {}", cut_.functions[receive.function].name, receive.micro_batch), tensors, receive.peer,
-      static_cast<int>(receive.message));
+      str("{} of micro-batch {}", parts_.cut.functions[receive.function].name, receive.micro_batch), tensors,
+      receive.peer, static_cast<int>(receive.message));
   step.receives.emplace(call, Step::Receive{std::move(tensors), std::move(on_the_way)});
 }
 
 void StageRun::run_function(Step& step, const StageCall& call, const MicroBatchFn& micro_batch, const Watch& watch) {
-  const StageFunction& function = cut_.functions[call.function];
+  const StageFunction& function = parts_.cut.functions[call.function];
   RankProgram& program = *programs_[call.function];
   std::vector<at::Tensor> tensors = micro_batch(call.micro_batch);
-  tensors.resize(cut_.batch);
+  tensors.resize(parts_.cut.batch);
   for (const SlotValue& one : call.reads) tensors.push_back(step.slots[one.slot]);
-  if (cut_.draws)
+  if (parts_.cut.draws)
     write_generator(draws_of_stages(), step.draws[draws_ == Draws::kOne ? 0 : static_cast<size_t>(call.micro_batch)]);
   StepResult result =
       program.step(tensors, watch.times != nullptr ? &(*watch.times)[&program] : nullptr,
@@ -116,8 +118,8 @@ void StageRun::run_function(Step& step, const StageCall& call, const MicroBatchF
 std::vector<at::Tensor> StageRun::run(const MicroBatchFn& micro_batch, const Watch& watch) {
   const auto began = Clock::now();
   Step step;
-  step.slots.resize(program_.slots[static_cast<size_t>(ranks_.own)]);
-  if (cut_.draws) step.draws = states_of_draws(draws_ == Draws::kOne ? 1 : program_.micro_batches);
+  step.slots.resize(parts_.program.slots[static_cast<size_t>(ranks_.own)]);
+  if (parts_.cut.draws) step.draws = states_of_draws(draws_ == Draws::kOne ? 1 : parts_.program.micro_batches);
   for (size_t c = 0; c < calls().size(); ++c) {
     const StageCall& call = calls()[c];
     // What comes next is on its way while this one runs.
@@ -132,7 +134,7 @@ std::vector<at::Tensor> StageRun::run(const MicroBatchFn& micro_batch, const Wat
         std::vector<at::Tensor> tensors;
         for (const SlotValue& one : call.reads) tensors.push_back(step.slots[one.slot]);
         InFlight on_the_way = messages_across_stages(ranks_).begin_send(
-            str("{} of micro-batch {}", cut_.functions[call.function].name, call.micro_batch), tensors, call.peer,
+            str("{} of micro-batch {}", parts_.cut.functions[call.function].name, call.micro_batch), tensors, call.peer,
             static_cast<int>(call.message));
         step.sends.emplace(call.message, Step::Send{std::move(tensors), std::move(on_the_way)});
         break;
@@ -161,23 +163,24 @@ std::vector<at::Tensor> StageRun::run(const MicroBatchFn& micro_batch, const Wat
   most_bytes_ = step.most_bytes;
   waited_seconds_ = step.waited_seconds;
   run_seconds_ = seconds_since(began);
-  if (cut_.draws) write_generator(draws_of_stages(), step.draws.back());
+  if (parts_.cut.draws) write_generator(draws_of_stages(), step.draws.back());
   return shared_results(step);
 }
 
 // What some stages alone return all get from the first of them.
 std::vector<at::Tensor> StageRun::shared_results(Step& step) {
   std::vector<at::Tensor> results;
-  for (uint32_t r = 0; r < cut_.returns.size(); ++r) {
-    TensorType type = cut_.returns[r];
-    type.shape.insert(type.shape.begin(), program_.micro_batches);
+  for (uint32_t r = 0; r < parts_.cut.returns.size(); ++r) {
+    TensorType type = parts_.cut.returns[r];
+    type.shape.insert(type.shape.begin(), parts_.program.micro_batches);
     at::Tensor all = empty_value(type);
-    for (int64_t m = 0; m < program_.micro_batches; ++m)
+    for (int64_t m = 0; m < parts_.program.micro_batches; ++m)
       if (const auto own = step.results.find({r, m}); own != step.results.end()) all[m].copy_(own->second);
     std::set<int64_t> on;  // ranks along pp
-    for (const StageProgram::Function& function : program_.functions) {
-      const auto f = static_cast<size_t>(&function - program_.functions.data());
-      if (std::ranges::find(cut_.functions[f].returns, r) != cut_.functions[f].returns.end()) on.insert(function.rank);
+    for (const StageProgram::Function& function : parts_.program.functions) {
+      const auto f = static_cast<size_t>(&function - parts_.program.functions.data());
+      if (std::ranges::find(parts_.cut.functions[f].returns, r) != parts_.cut.functions[f].returns.end())
+        on.insert(function.rank);
     }
     if (std::ssize(on) < ranks_.count) across_stages(ranks_).broadcast(all, *on.begin());
     results.push_back(std::move(all));
@@ -191,18 +194,21 @@ ProgramTimeline StageRun::predict(const KnownTarget& known) const {
     const double own = program == nullptr ? 0 : stepc::predict(program->schedule(), known).seconds;
     seconds.push_back(static_cast<double>(ranks_.all->largest(static_cast<int64_t>(own * 1e9))) * 1e-9);
   }
-  return simulate(program_, seconds, [&](const StageCall& send) {
+  return simulate(parts_.program, seconds, [&](const StageCall& send) {
     double bytes = 0;
-    for (const SlotValue& one : send.reads) bytes += static_cast<double>(bytes_of(cut_.values[one.value].type));
+    for (const SlotValue& one : send.reads) bytes += static_cast<double>(bytes_of(parts_.cut.values[one.value].type));
     const Rates& rates = known.target.rates;
     return rates.link_latency_seconds + bytes / rates.link_bytes_per_second;
   });
 }
 
-uint64_t StageRun::planned_bytes() const {
-  std::vector<uint64_t> bytes;
-  for (const StageValue& value : cut_.values) bytes.push_back(bytes_of(value.type));
-  return peak_slot_bytes(program_, ranks_.own, bytes);
+uint64_t StageRun::planned_bytes() const { return between_bytes(parts_, ranks_.own); }
+
+uint64_t StageRun::step_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& program : programs_)
+    if (program != nullptr) bytes = std::max(bytes, program->schedule().peak_bytes());
+  return bytes + planned_bytes();
 }
 
 }  // namespace stepc

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/ranks/rank_program.h"
+#include "engine/ranks/stage_cuts.h"
 #include "engine/ranks/stage_ranks.h"
 #include "plan/stages/simulate_program.h"
 
@@ -22,9 +23,10 @@ class StageRun {
   enum class Draws : uint8_t { kEach, kOne };
   // Plans this rank's functions, and tells `state` what of the program they have. All ranks make theirs together:
   // UserError where they came to other cuts or other calls, or ranks of one stage to other plans. `options`: of the
-  // mesh without stages, which is that of `state` too.
-  StageRun(StageCut cut, StageProgram program, const StageRanks& ranks, KernelSources& kernels,
-           const CompileOptions& options, const Verify& verify, ShardedState& state, Draws draws = Draws::kEach);
+  // mesh without stages, which is that of `state` too; its budget is what a rank may take, `held` bytes of the
+  // program's tensors among it.
+  StageRun(StageParts parts, const StageRanks& ranks, KernelSources& kernels, const CompileOptions& options,
+           const Verify& verify, ShardedState& state, Draws draws = Draws::kEach, uint64_t held = 0);
   StageRun(const StageRun&) = delete;
   StageRun& operator=(const StageRun&) = delete;
   ~StageRun();
@@ -50,21 +52,24 @@ class StageRun {
 
   // This rank's, in the order of the cut; none of another rank's functions.
   [[nodiscard]] const std::vector<std::unique_ptr<RankProgram>>& programs() const { return programs_; }
-  [[nodiscard]] const StageCut& cut() const { return cut_; }
-  [[nodiscard]] const StageProgram& program() const { return program_; }
+  [[nodiscard]] const StageCut& cut() const { return parts_.cut; }
+  [[nodiscard]] const StageProgram& program() const { return parts_.program; }
   // Of the values that lie between functions: at most at once, as planned, and in the last run.
   [[nodiscard]] uint64_t planned_bytes() const;
+  // That, and the largest arena of this rank's functions.
+  [[nodiscard]] uint64_t step_bytes() const;
   [[nodiscard]] uint64_t measured_bytes() const { return most_bytes_; }
 
  private:
   struct Step;
-  [[nodiscard]] const std::vector<StageCall>& calls() const { return program_.calls[static_cast<size_t>(ranks_.own)]; }
+  [[nodiscard]] const std::vector<StageCall>& calls() const {
+    return parts_.program.calls[static_cast<size_t>(ranks_.own)];
+  }
   void begin_receive(Step& step, size_t call);
   void run_function(Step& step, const StageCall& call, const MicroBatchFn& micro_batch, const Watch& watch);
   std::vector<at::Tensor> shared_results(Step& step);
 
-  StageCut cut_;
-  StageProgram program_;
+  StageParts parts_;
   StageRanks ranks_;
   Draws draws_;
   std::vector<std::unique_ptr<RankProgram>> programs_;  // by function; none: another rank's

@@ -5,6 +5,7 @@
 
 #include <ATen/Functions.h>
 
+#include "engine/ranks/stage_budget.h"
 #include "ir/alignment.h"
 #include "ir/rank_parts.h"
 #include "runtime/kernel_sources.h"
@@ -15,9 +16,24 @@ StageSteps::StageSteps(const Pipeline& pipeline, const Verify& verify, StageRank
                        ShardedState& state)
     : verify_(verify), ranks_(std::move(ranks)), kernels_(kernels), state_(state), cuts_(pipeline) {}
 
-std::unique_ptr<StageRun> StageSteps::run_of(StageParts parts, const CompileOptions& options, StageRun::Draws draws) {
-  return std::make_unique<StageRun>(std::move(parts.cut), std::move(parts.program), ranks_, kernels_, options, verify_,
-                                    state_, draws);
+std::unique_ptr<StageRun> StageSteps::run_of(StageParts parts, const CompileOptions& options, StageRun::Draws draws,
+                                             uint64_t held) {
+  return std::make_unique<StageRun>(std::move(parts), ranks_, kernels_, options, verify_, state_, draws, held);
+}
+
+StageSteps::Runs StageSteps::runs_within(const Graph& micro_batch,
+                                         const std::function<StageParts(const StageParts& micro_batch)>& update,
+                                         const CompileOptions& options, StageRun::Draws draws) {
+  Runs runs;
+  plan_within(micro_batch, cuts_, options, [&](StageParts parts) {
+    StageParts of_update = update(parts);
+    const uint64_t held = held_bytes({&parts, &of_update}, ranks_.own);
+    runs.micro_batch = run_of(std::move(parts), options, draws, held);
+    if (runs.update == nullptr) runs.update = run_of(std::move(of_update), options, draws, held);
+    const uint64_t step = std::max(runs.micro_batch->step_bytes(), runs.update->step_bytes());
+    return static_cast<uint64_t>(ranks_.all->largest(static_cast<int64_t>(held + step)));
+  });
+  return runs;
 }
 
 void StageSteps::sum_shared_gradients(const std::map<std::string, std::vector<int64_t>>& holders) {

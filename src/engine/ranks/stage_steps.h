@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -21,9 +22,15 @@ class StageSteps {
   // Which stage holds and runs what.
   StageCuts& cuts() { return cuts_; }
   [[nodiscard]] const StageCuts& cuts() const { return cuts_; }
-  // `options`: of the mesh without stages.
+  // `options`, `held`: as StageRun's.
   std::unique_ptr<StageRun> run_of(StageParts parts, const CompileOptions& options,
-                                   StageRun::Draws draws = StageRun::Draws::kEach);
+                                   StageRun::Draws draws = StageRun::Draws::kEach, uint64_t held = 0);
+  // A training step, within options.budget (engine/ranks/stage_budget.h). `update`: of a micro-batch's parts.
+  struct Runs {
+    std::unique_ptr<StageRun> micro_batch, update;
+  };
+  Runs runs_within(const Graph& micro_batch, const std::function<StageParts(const StageParts& micro_batch)>& update,
+                   const CompileOptions& options, StageRun::Draws draws = StageRun::Draws::kEach);
 
   // Before an update: gradients that several ranks along pp hold become their sums. `holders`: by gradient.
   void sum_shared_gradients(const std::map<std::string, std::vector<int64_t>>& holders);

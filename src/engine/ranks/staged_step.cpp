@@ -32,17 +32,27 @@ StagedStep::StagedStep(VirtualPlan captured, StageSteps& stages, int64_t micro_b
   find_numbers();
   const bool is_training = std::ranges::any_of(cut_.micro_batch.nodes,
                                                [](const Node& node) { return node.source.phase == Phase::kBackward; });
-  StageParts parts = is_training ? stages_.cuts().micro_batch(cut_.micro_batch)
-                                 : stages_.cuts().forward(cut_.micro_batch, micro_batches);
-  sums_ = holders_of_sums(parts, cut_.update, stages_.cuts().holders());
-  StageParts update = stages_.cuts().update(cut_.update, sums_);
+  const auto update_of = [&](const StageParts& parts) {
+    sums_ = holders_of_sums(parts, cut_.update, stages_.cuts().holders());
+    return stages_.cuts().update(cut_.update, sums_);
+  };
+  CompileOptions without_budget = options;
+  without_budget.budget = {};
+  if (is_training) {
+    StageSteps::Runs runs = stages_.runs_within(cut_.micro_batch, update_of, options, StageRun::Draws::kOne);
+    micro_batch_ = std::move(runs.micro_batch);
+    update_ = std::move(runs.update);
+  } else {
+    StageParts parts = stages_.cuts().forward(cut_.micro_batch, micro_batches);
+    StageParts update = update_of(parts);
+    micro_batch_ = stages_.run_of(std::move(parts), without_budget, StageRun::Draws::kOne);
+    update_ = stages_.run_of(std::move(update), without_budget, StageRun::Draws::kOne);
+  }
   for (const Graph& graph : cut_.before) {
-    CompileOptions own = options;
+    CompileOptions own = without_budget;
     own.function = &graph;
     before_.push_back(std::make_unique<RankProgram>(kernels, own, verify, stages_.ranks().stage, state_));
   }
-  micro_batch_ = stages_.run_of(std::move(parts), options, StageRun::Draws::kOne);
-  update_ = stages_.run_of(std::move(update), options, StageRun::Draws::kOne);
 }
 
 // As a Schedule lists them (schedule/graph_leaving.cpp), of the whole step's Trace.

@@ -9,12 +9,14 @@ namespace stepc {
 
 namespace {
 
-// base --order--> contiguous --reshape--> nested --slice--> --permutation--> --reshape--> units --expand--> target
+// base --order--> contiguous --reshape--> nested --slice--> --reshape--> cut --permutation--> --reshape--> units
+// --expand--> target
 struct ViewPlan {
   Shape order;                 // base's dimensions as they lie in memory
-  Shape nested;                // that memory cut so that each dimension of the target is one dimension's slice
+  Shape nested;                // that memory cut so that each walk of the target is one dimension's slice
   Shape starts, sizes, steps;  // on nested
-  Shape permutation;           // from nested's order to the target's
+  Shape cut;                   // the slice with a dimension for each of the target's
+  Shape permutation;           // from cut's order to the target's
   Shape units;                 // the target's shape with 1 where it repeats
 };
 
@@ -29,47 +31,69 @@ Shape permuted(const Shape& shape, const Shape& permutation) {
   return out;
 }
 
+// Equal steps through memory: one dimension of the target, or several that follow each other without a gap.
+struct Walk {
+  int64_t size = 1, stride = 1;
+};
+
+// Cuts the memory for the walks, from the largest stride on. Which walk does not fit into what the one in front leaves;
+// nullopt: all do.
+std::optional<size_t> cut_memory(const std::vector<Walk>& walks, int64_t block, int64_t rest, ViewPlan& plan) {
+  plan.nested = plan.starts = plan.sizes = plan.steps = {};
+  const auto add = [&](int64_t size, int64_t start, int64_t taken, int64_t step) {
+    plan.nested.push_back(size);
+    plan.starts.push_back(start);
+    plan.sizes.push_back(taken);
+    plan.steps.push_back(step);
+  };
+  for (size_t w = 0; w < walks.size(); ++w) {
+    const int64_t unit = std::gcd(block, walks[w].stride);
+    const int64_t step = walks[w].stride / unit;
+    const int64_t start = rest / unit;
+    if (start + (walks[w].size - 1) * step >= block / unit) return w;
+    add(block / unit, start, walks[w].size, step);
+    block = unit;
+    rest %= unit;
+  }
+  if (block > 1) add(block, rest, 1, 1);
+  return std::nullopt;
+}
+
 // None: no chain of views says it (dimensions that overlap or straddle).
 std::optional<ViewPlan> plan_view(const Window& base, const Window& target) {
   ViewPlan plan;
   plan.order = memory_order(base);
   plan.units = target.sizes;
   Shape dims;  // the target's dimensions that move through memory
+  std::vector<Walk> walks;
   for (int64_t d : memory_order(target)) {
     const auto i = static_cast<size_t>(d);
     if (target.sizes[i] == 1) continue;
-    if (target.strides[i] == 0)
+    if (target.strides[i] == 0) {
       plan.units[i] = 1;
-    else
+    } else {
       dims.push_back(d);
+      walks.push_back({target.sizes[i], target.strides[i]});
+      plan.cut.push_back(target.sizes[i]);
+    }
   }
-  int64_t block = element_count(base.sizes);
-  int64_t rest = target.offset - base.offset;
-  for (int64_t d : dims) {
-    const int64_t stride = target.strides[static_cast<size_t>(d)];
-    const int64_t size = target.sizes[static_cast<size_t>(d)];
-    const int64_t unit = std::gcd(block, stride);
-    const int64_t step = stride / unit;
-    const int64_t start = rest / unit;
-    if (start + (size - 1) * step >= block / unit) return std::nullopt;
-    plan.nested.push_back(block / unit);
-    plan.starts.push_back(start);
-    plan.sizes.push_back(size);
-    plan.steps.push_back(step);
-    block = unit;
-    rest %= unit;
-  }
-  if (block > 1) {
-    plan.nested.push_back(block);
-    plan.starts.push_back(rest);
-    plan.sizes.push_back(1);
-    plan.steps.push_back(1);
+  // Dimensions that do not begin where blocks do are walked together, as rows and columns of patches that a token
+  // stands in front of.
+  const int64_t elements = element_count(base.sizes), offset = target.offset - base.offset;
+  while (const auto unfit = cut_memory(walks, elements, offset, plan)) {
+    const size_t w = *unfit;
+    if (w == 0 || walks[w - 1].stride != walks[w].size * walks[w].stride) return std::nullopt;
+    walks[w - 1] = {walks[w - 1].size * walks[w].size, walks[w].stride};
+    walks.erase(walks.begin() + static_cast<ptrdiff_t>(w));
   }
   // Position in `dims` of each of the target's moving dimensions, the left-over one last.
   plan.permutation.resize(dims.size());
   std::iota(plan.permutation.begin(), plan.permutation.end(), 0);
   std::ranges::sort(plan.permutation, {}, [&](int64_t i) { return dims[static_cast<size_t>(i)]; });
-  if (block > 1) plan.permutation.push_back(static_cast<int64_t>(dims.size()));
+  if (plan.nested.size() > walks.size()) {
+    plan.cut.push_back(1);
+    plan.permutation.push_back(static_cast<int64_t>(dims.size()));
+  }
   return plan;
 }
 
@@ -106,7 +130,8 @@ TensorId view_of(GraphBuilder& b, TensorId base, const Window& base_window, cons
         "as_strided", {memory},
         {{"shape", target.sizes}, {"strides", target.strides}, {"offset", target.offset - base_window.offset}});
   const TensorId part = b.slice(b.reshape(memory, plan->nested), plan->starts, plan->sizes, plan->steps);
-  return b.expand(b.reshape(b.transpose(part, plan->permutation), plan->units), target.sizes);
+  const TensorId cut = b.transpose(b.reshape(part, plan->cut), plan->permutation);
+  return b.expand(b.reshape(cut, plan->units), target.sizes);
 }
 
 TensorId write_view(GraphBuilder& b, TensorId base, const Window& base_window, const Window& target, TensorId value) {
@@ -119,8 +144,9 @@ TensorId write_view(GraphBuilder& b, TensorId base, const Window& base_window, c
     written = b.add("as_strided_scatter", {memory, value},
                     {{"strides", target.strides}, {"offset", target.offset - base_window.offset}});
   } else {
-    const TensorId part =
-        b.transpose(b.reshape(value, permuted(plan->sizes, plan->permutation)), inverse(plan->permutation));
+    const TensorId cut =
+        b.transpose(b.reshape(value, permuted(plan->cut, plan->permutation)), inverse(plan->permutation));
+    const TensorId part = b.reshape(cut, plan->sizes);
     const TensorId nested = b.reshape(memory, plan->nested);
     written = part;
     if (plan->sizes != plan->nested)

@@ -24,17 +24,20 @@ _steps = weakref.WeakSet()  # that run on ranks
 
 
 def check(config):
-    """UserError for what says nothing of ranks; returns `parallel` as a dict."""
+    """UserError for what says nothing of ranks; returns `parallel` as a dict, of this process alone an empty one where the
+    step is cut into micro-batches, else None."""
     if config.batch not in ("local", "global"):
         raise _C.UserError(f'batch is "{config.batch}"; it is "local" or "global"')
     if config.loss_mean not in ("all", "ranks"):
         raise _C.UserError(f'loss_mean is "{config.loss_mean}"; it is "all" or "ranks"')
     chosen = config.parallel
     if chosen is None:
-        for name, unset in (("shard", None), ("batch_dims", None), ("loss_mean", "all"), ("micro_batches", 1)):
+        for name, unset in (("shard", None), ("batch_dims", None), ("loss_mean", "all")):
             if getattr(config, name) != unset:
                 raise _C.UserError(f"{name} is given, and parallel is not: it says which ranks there are, {_EXAMPLE}")
-        return None
+        if config.micro_batches == 1:
+            return None
+        chosen = {}
     if isinstance(chosen, str):
         if chosen not in _PRESETS:
             raise _C.UserError(f'parallel is "{chosen}"; it is "ddp", "fsdp", "auto" or a dict, {_EXAMPLE}')
@@ -100,7 +103,7 @@ def parallel_of(config):
         "shard": [(pattern, dict(dims)) for pattern, dims in (config.shard or {}).items()],
         "batch": config.batch,
         "batch_dims": dict(config.batch_dims or {}),
-        "ranks": _ranks(),
+        "ranks": _ranks() if config.parallel is not None else _C.one_rank(),
     }
 
 
@@ -178,7 +181,7 @@ def distributed_state(step) -> Iterator[dict[str, dict[str, torch.Tensor]]]:
     from torch.distributed.tensor import DTensor, Replicate, Shard
 
     engine = getattr(step, "_engine", None)
-    if engine is None or not engine.is_on_ranks():
+    if engine is None or not engine.is_on_ranks() or not engine.mesh():
         raise _C.UserError("distributed_state() takes a step on ranks, of accelerate(train_step, config=Config(parallel=...))")
     if not torch.distributed.is_initialized():
         raise _C.UserError("distributed_state() needs torch.distributed: call torch.distributed.init_process_group() at the "

@@ -166,9 +166,9 @@ void check_stages(const RunConfig& config) {
   if (parallel.pp == 1) return;
   USER_CHECK(config.optim.name != "wsam",
              "parallel.pp = {}: optim.name = \"wsam\" takes two gradients a step, and a pipeline one", parallel.pp);
-  USER_CHECK(config.memory.budget == "none",
-             "parallel.pp = {}: memory.budget = \"{}\" is of a step in one piece; leave it at \"none\"", parallel.pp,
-             config.memory.budget);
+  USER_CHECK(config.memory.budget != "auto",
+             "parallel.pp = {}: memory.budget = \"auto\" weighs a step in one piece; give a size, such as \"12GiB\"",
+             parallel.pp);
   try {
     order_of(pipeline_of(config));
   } catch (const UserError& error) {

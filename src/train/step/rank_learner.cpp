@@ -103,6 +103,7 @@ at::Tensor RankLearner::run_other(const std::string& name, Context context, cons
     if (stages_ != nullptr) {
       CompileOptions options = compile_options();
       options.strategy.context = context;
+      options.budget = {};  // there is no backward pass to recompute in
       const Graph graph = rank_graph_of(capture(), kernels_, options);
       other.stages = stages_->run_of(stages_->cuts().forward(graph, 1), options);
     } else {
@@ -126,9 +127,11 @@ RankLearner::Programs& RankLearner::programs_for(const Batch& batch) {
                part.plan.obstacle);
   CompileOptions options = compile_options();
   const Graph micro_batch = rank_graph_of(parts.at(0).plan, kernels_, options);
-  programs.micro_batch = stages_->run_of(stages_->cuts().micro_batch(micro_batch), options);
   const Graph update = rank_graph_of(parts.at(1).plan, kernels_, options);
-  programs.update = stages_->run_of(stages_->cuts().update(update), options);
+  StageSteps::Runs runs = stages_->runs_within(
+      micro_batch, [&](const StageParts&) { return stages_->cuts().update(update); }, options);
+  programs.micro_batch = std::move(runs.micro_batch);
+  programs.update = std::move(runs.update);
   strategy_.known = options.strategy.known;
   programs.micro_timeline = programs.micro_batch->predict(machine_.known);
   programs.update_timeline = programs.update->predict(machine_.known);

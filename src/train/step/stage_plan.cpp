@@ -9,6 +9,7 @@
 #include "comm/ranks.h"
 #include "engine/plan/compile.h"
 #include "engine/ranks/sharded_state.h"
+#include "engine/ranks/stage_budget.h"
 #include "engine/ranks/stage_cuts.h"
 #include "engine/ranks/stage_ranks.h"
 #include "ops/communication.h"
@@ -27,6 +28,7 @@ namespace {
 struct PlannedParts {
   StageParts parts;
   std::vector<RankPart> functions;
+  std::vector<Schedule> schedules;  // by function
   ProgramTimeline timeline;
 };
 
@@ -37,6 +39,7 @@ class StagePlanner {
         known_(known_target(kernel_directory(), features_of(kernels_.micro_kernels),
                             static_cast<int>(config.train.threads))) {
     options_.target = known_.target;
+    options_.budget = parse_memory_budget(config.memory.budget);
     options_.strategy = strategy;
     options_.strategy.mesh = without_stages(strategy.mesh);
   }
@@ -45,17 +48,21 @@ class StagePlanner {
   CompileOptions& options() { return options_; }
   [[nodiscard]] bool is_calibrated() const { return known_.is_calibrated; }
 
-  PlannedParts plan(StageParts parts, int64_t times) {
-    PlannedParts out{std::move(parts), {}, {}};
+  // `held`: by rank along pp, of the program's tensors.
+  PlannedParts plan(StageParts parts, int64_t times, const std::vector<uint64_t>& held) {
+    PlannedParts out{std::move(parts), {}, {}, {}};
     std::vector<double> seconds;
     for (const StageFunction& function : out.parts.cut.functions) {
       CompileOptions own = options_;
       own.function = &function.graph;
+      const auto f = static_cast<size_t>(&function - out.parts.cut.functions.data());
+      const int64_t rank = out.parts.program.functions[f].rank;
+      own.budget = budget_of_function(options_.budget, function.graph,
+                                      held.at(static_cast<size_t>(rank)) + stepc::between_bytes(out.parts, rank));
       PlannedGraph planned = plan_fast({}, kernels_, own);
       const Prediction prediction = predict(planned.plan.schedule, known_);
-      const auto f = static_cast<size_t>(&function - out.parts.cut.functions.data());
-      schedules_.emplace_back(out.parts.program.functions[f].rank, planned.plan.schedule);
       seconds.push_back(prediction.seconds);
+      out.schedules.push_back(std::move(planned.plan.schedule));
       out.functions.push_back(
           {function.name, times, std::move(planned.graph), std::move(planned.plan.memory), prediction});
     }
@@ -74,18 +81,25 @@ class StagePlanner {
   }
 
   // What the first of the ranks at that place along pp has.
-  [[nodiscard]] ShardedState state_of(int64_t rank) const {
+  [[nodiscard]] ShardedState state_of(const std::vector<PlannedParts>& planned, int64_t rank) const {
     ShardedState state(options_.strategy.mesh, Ranks::threads(1)[0]);
-    for (const auto& [of, schedule] : schedules_)
-      if (of == rank) state.add(schedule);
+    for (const PlannedParts& one : planned)
+      for (size_t f = 0; f < one.schedules.size(); ++f)
+        if (one.parts.program.functions[f].rank == rank) state.add(one.schedules[f]);
     return state;
+  }
+  // Of its functions and what lies between them.
+  static uint64_t step_bytes(const PlannedParts& planned, int64_t rank) {
+    uint64_t bytes = 0;
+    for (size_t f = 0; f < planned.schedules.size(); ++f)
+      if (planned.parts.program.functions[f].rank == rank) bytes = std::max(bytes, planned.schedules[f].peak_bytes());
+    return bytes + stepc::between_bytes(planned.parts, rank);
   }
 
  private:
   KernelSources kernels_;
   KnownTarget known_;
   CompileOptions options_;
-  std::vector<std::pair<int64_t, Schedule>> schedules_;
 };
 
 const RankPart& larger_function(const StagePlan& stage) {
@@ -109,9 +123,20 @@ PipelinePlan plan_pipeline(const std::vector<CapturedPart>& captured, const RunC
   StageCuts cuts(pipeline_of(config));
   std::vector<PlannedParts> planned;
   const Graph micro_batch = rank_graph_of(captured.at(0).plan, planner.kernels(), planner.options());
-  planned.push_back(planner.plan(cuts.micro_batch(micro_batch), captured.at(0).times));
   const Graph update = rank_graph_of(captured.at(1).plan, planner.kernels(), planner.options());
-  planned.push_back(planner.plan(cuts.update(update), 1));
+  plan_within(micro_batch, cuts, planner.options(), [&](StageParts parts) {
+    StageParts of_update = cuts.update(update);
+    std::vector<uint64_t> held;
+    for (int64_t rank = 0; rank < cuts.ranks(); ++rank) held.push_back(held_bytes({&parts, &of_update}, rank));
+    planned.clear();
+    planned.push_back(planner.plan(std::move(parts), captured.at(0).times, held));
+    planned.push_back(planner.plan(std::move(of_update), 1, held));
+    uint64_t most = 0;
+    for (int64_t rank = 0; rank < cuts.ranks(); ++rank)
+      for (const PlannedParts& one : planned)
+        most = std::max(most, held[static_cast<size_t>(rank)] + StagePlanner::step_bytes(one, rank));
+    return most;
+  });
   PipelinePlan out{strategy, config.parallel.order, {}, {}, planned[0].timeline.idle_share()};
   out.strategy.context = planner.options().strategy.context;
   out.prediction.is_calibrated = planner.is_calibrated();
@@ -136,7 +161,7 @@ PipelinePlan plan_pipeline(const std::vector<CapturedPart>& captured, const RunC
     stage.state_bytes = bytes_of(held);
     stage.waits = planned[0].timeline.idle_share(rank);
     if (!saves_while_training(config)) continue;
-    const ShardedState state = planner.state_of(rank);
+    const ShardedState state = planner.state_of(planned, rank);
     const SavesFn saves = [&](Owner owner, const std::string& key) { return cuts.saves(rank, owner, key); };
     stage.staging_bytes =
         staged_bytes(weight_slices(directory, model, state, saves), state_slices(optimizer, state, saves), state);

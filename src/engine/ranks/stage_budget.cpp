@@ -1,0 +1,72 @@
+#include "engine/ranks/stage_budget.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "base/check.h"
+#include "base/text.h"
+#include "kernels/kernel_choice.h"
+#include "memory/graph_memory.h"
+#include "plan/step_state.h"
+
+namespace stepc {
+
+namespace {
+// Of the micro-batch's peak without a budget, in which steps it is asked for less.
+constexpr uint64_t kParts = 8;
+constexpr uint64_t kKiB = 1024;
+}  // namespace
+
+uint64_t held_bytes(const std::vector<const StageParts*>& parts, int64_t rank) {
+  StepState held;
+  for (const StageParts* one : parts)
+    for (size_t f = 0; f < one->cut.functions.size(); ++f)
+      if (one->program.functions[f].rank == rank) held.merge(state_of(one->cut.functions[f].graph));
+  return bytes_of(held);
+}
+
+uint64_t between_bytes(const StageParts& parts, int64_t rank) {
+  std::vector<uint64_t> bytes;
+  for (const StageValue& value : parts.cut.values) bytes.push_back(bytes_of(value.type));
+  return peak_slot_bytes(parts.program, rank, bytes);
+}
+
+MemoryBudget budget_of_function(const MemoryBudget& budget, const Graph& function, uint64_t others) {
+  return beside(budget, others - std::min(others, bytes_of_inputs(function)));  // a plan counts its inputs
+}
+
+void plan_within(const Graph& micro_batch, StageCuts& cuts, const CompileOptions& options,
+                 const std::function<uint64_t(StageParts parts)>& plan) {
+  const MemoryBudget& budget = options.budget;
+  USER_CHECK(budget.kind != MemoryBudget::Kind::kAuto,
+             "the memory budget is \"auto\", which weighs a step in one piece: give a pipeline's ranks a size, such as "
+             "\"12GiB\"");
+  uint64_t least = plan(cuts.micro_batch(micro_batch));
+  if (budget.kind == MemoryBudget::Kind::kNone || least <= budget.bytes) return;
+  // Of one stage a single function has both passes, and its plan recomputes what there is.
+  if (cuts.order().stages > 1) {
+    RecomputeOptions recompute;
+    recompute.target = options.target;
+    recompute.matmuls = matmul_rule(options.target.features);
+    recompute.looks = std::make_shared<RecomputeLooks>();
+    recompute.budget_bytes = UINT64_MAX;
+    const uint64_t peak = cuts.recomputed(micro_batch, recompute).peak_before;
+    Graph before = micro_batch;
+    for (uint64_t part = kParts; part-- > 0;) {
+      recompute.budget_bytes = peak / kParts * part;
+      Graph now = cuts.recomputed(micro_batch, recompute).graph;
+      if (now == before) continue;
+      before = std::move(now);
+      const uint64_t needed = plan(cuts.micro_batch(before));
+      if (needed <= budget.bytes) return;
+      least = std::min(least, needed);
+    }
+  }
+  const bool is_alone = cuts.order().stages == 1;
+  user_error("the memory budget is {}, and {} {}KiB at the least: give that much, or take more{} micro-batches",
+             human_bytes(budget.bytes), is_alone ? "the step takes" : "a rank of the pipeline takes",
+             (least + kKiB - 1) / kKiB, is_alone ? "" : " stages or smaller");
+}
+
+}  // namespace stepc

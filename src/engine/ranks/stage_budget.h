@@ -1,0 +1,29 @@
+// A pipeline's micro-batch within a memory budget of each rank: what the rank holds between steps (parameters,
+// optimizer state, held gradients) and what lies between its functions, of all micro-batches that are on their way, is
+// there while a function runs, which is planned within what they leave. Where that does not do, stages keep less of a
+// micro-batch and recompute it in their backward pass. The same for the ranks of a run and for a plan on paper.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "engine/plan/compile.h"
+#include "engine/ranks/stage_cuts.h"
+
+namespace stepc {
+
+// Of the program's tensors, what the functions of a rank along pp take; `parts`: of the whole step.
+uint64_t held_bytes(const std::vector<const StageParts*>& parts, int64_t rank);
+// At most at once, of the values that lie between a rank's functions.
+uint64_t between_bytes(const StageParts& parts, int64_t rank);
+// For a rank's function, while `others` of its bytes, those above, are there.
+MemoryBudget budget_of_function(const MemoryBudget& budget, const Graph& function, uint64_t others);
+
+// Plans a micro-batch by `plan`, which is given its parts and tells what the rank takes that takes most, the same on
+// all ranks: as it is, then with more and more recomputed until that is within options.budget. UserError where it is
+// never, with the least that does, and for a budget that weighs time ("auto").
+void plan_within(const Graph& micro_batch, StageCuts& cuts, const CompileOptions& options,
+                 const std::function<uint64_t(StageParts parts)>& plan);
+
+}  // namespace stepc
