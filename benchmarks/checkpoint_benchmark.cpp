@@ -102,9 +102,9 @@ int main(int argc, char** argv) {
   const double gigabytes = 1e-9 * static_cast<double>(staged.bytes());
   if (as_json) {
     fmt::print(
-        R"({{"gigabytes": {}, "memcpy": {}, "save_stall": {}, "writing": {}, "snapshot_stall": {}, "hashing": {}}})"
+        R"({{"copies": {{"gigabytes": {}, "memcpy": {}, "save_stall": {}, "snapshot_stall": {}, "hashing": {}}}}})"
         "\n",
-        gigabytes, median(copies), median(stalls), median(writes), median(snapshot_stalls), median(snapshot_works));
+        gigabytes, median(copies), median(stalls), median(snapshot_stalls), median(snapshot_works));
     return 0;
   }
   fmt::print("{:.2f} GB in {} tensors, {} threads, medians of {} rounds\n", gigabytes, state.size(),

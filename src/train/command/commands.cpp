@@ -123,11 +123,16 @@ int run_export(const fs::path& from, const fs::path& to, double max_shard_gb) {
   constexpr double kBytesPerGb = 1e9;
   USER_CHECK(max_shard_gb > 0, "--max-shard-gb {}: must be more than 0", max_shard_gb);
   if (fs::exists(from / kManifestName)) read_checkpoint(from);  // every file is whole
-  const ModelDirectory directory = open_model_directory(from);
-  check_weight_shapes(directory);
+  const auto max_shard_bytes = static_cast<uint64_t>(max_shard_gb * kBytesPerGb);
+  std::optional<ModelDirectory> directory;
+  if (!is_of_own_step(from)) directory = open_model_directory(from);
+  if (directory) check_weight_shapes(*directory);
   if (to.has_parent_path()) make_directories(to.parent_path());
   DirectoryTransaction model(to);
-  export_model(directory, model.path(), static_cast<uint64_t>(max_shard_gb * kBytesPerGb));
+  if (directory)
+    export_model(*directory, model.path(), max_shard_bytes);
+  else
+    export_own_step(from, model.path(), max_shard_bytes);
   model.commit();
   fmt::print("{}: the model of {}\n", to.string(), from.string());
   return 0;
