@@ -84,12 +84,13 @@ def blocked(ranks, victim, _):
     seize, interrupt, detach = 0x4206, 0x4207, 17
 
     def hold():
-        held = []
-        for thread in os.listdir(f"/proc/{ranks[victim]}/task"):
-            if Path(f"/proc/{ranks[victim]}/task/{thread}/wchan").read_text() == "ep_poll" and \
-                    trace(seize, int(thread), None, None) == 0:
-                trace(interrupt, int(thread), None, None)
-                held.append(int(thread))
+        held, end = [], time.monotonic() + STALL
+        while not held and time.monotonic() < end:  # it waits for messages, most of the time
+            for thread in os.listdir(f"/proc/{ranks[victim]}/task"):
+                call = Path(f"/proc/{ranks[victim]}/task/{thread}/syscall").read_text().split()[0]
+                if call in ("232", "281") and trace(seize, int(thread), None, None) == 0:  # epoll_wait, epoll_pwait
+                    trace(interrupt, int(thread), None, None)
+                    held.append(int(thread))
         assert held
         time.sleep(STALL + 2)
         for thread in held:
