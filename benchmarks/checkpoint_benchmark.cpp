@@ -2,7 +2,8 @@
 //
 //   stall    copy the state aside and start the thread that writes it (train/step/staged_checkpoint.h, BackgroundSaver)
 //   memcpy   the same tensors, one memcpy each, by as many threads
-//   snapshot copy the state into a snapshot's place in memory and start the thread that hashes it (RunSnapshots); the first two
+//   snapshot copy the state into a snapshot's place in memory and start the thread that hashes it (RunSnapshots); the
+//   first two
 //            take their memory and do not count
 //
 // The files are written for real, under the directory that is given, else under the temporary one; snapshots under

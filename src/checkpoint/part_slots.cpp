@@ -8,8 +8,8 @@ PartSlots::PartSlots(SnapshotStore& store, int64_t rank, const SlotFiles::Copy& 
 const std::filesystem::path& PartSlots::begin(const std::string& snapshot) {
   open_ = 1 - newest_;
   Slot& slot = slots_.at(open_);
-  slot.directory = slot.directory.empty() ? store_.make_part(snapshot, rank_)
-                                          : store_.move_part(slot.directory, snapshot, rank_);
+  slot.directory =
+      slot.directory.empty() ? store_.make_part(snapshot, rank_) : store_.move_part(slot.directory, snapshot, rank_);
   slot.snapshot = snapshot;
   slot.files.begin(slot.directory);
   return slot.directory;

@@ -24,8 +24,7 @@ std::string final_name(const fs::path& path) {
 }  // namespace
 
 SlotFiles::SlotFiles(Copy copy) : copy_(std::move(copy)) {
-  if (!copy_)
-    copy_ = [](std::byte* to, std::span<const std::byte> from) { std::memcpy(to, from.data(), from.size()); };
+  if (!copy_) copy_ = [](std::byte* to, std::span<const std::byte> from) { std::memcpy(to, from.data(), from.size()); };
 }
 
 SlotFiles::~SlotFiles() {
@@ -75,8 +74,7 @@ int SlotFiles::open(const std::string& name, File*& file) {
     file = &known->second;
     return 0;
   }
-  const int descriptor =
-      ::open((directory_ / name).c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+  const int descriptor = ::open((directory_ / name).c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (descriptor < 0) return errno;
   file = &(files_[name] = {.descriptor = descriptor});
   return 0;
@@ -143,8 +141,6 @@ int SlotFiles::rename(const fs::path& from, const fs::path& to) {
   return resize(known->second, known->second.at);
 }
 
-int SlotFiles::unlink(const fs::path& path) {
-  return files_.contains(final_name(path)) ? 0 : FileSystem::unlink(path);
-}
+int SlotFiles::unlink(const fs::path& path) { return files_.contains(final_name(path)) ? 0 : FileSystem::unlink(path); }
 
 }  // namespace stepc

@@ -1,6 +1,6 @@
-// SlotFiles: the files of one directory that is written again and again, mapped once. What is written under the name of a
-// file that is there goes over its bytes: where sizes stay, a writer waits for one copy of them, and no memory is taken.
-// Nothing of it is atomic: something else has to say when the files are whole.
+// SlotFiles: the files of one directory that is written again and again, mapped once. What is written under the name of
+// a file that is there goes over its bytes: where sizes stay, a writer waits for one copy of them, and no memory is
+// taken. Nothing of it is atomic: something else has to say when the files are whole.
 #pragma once
 
 #include <cstddef>

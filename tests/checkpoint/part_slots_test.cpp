@@ -1,4 +1,5 @@
-// A process is killed at any moment of writing a part, by refusing all that it does from there on: what was whole stays.
+// A process is killed at any moment of writing a part, by refusing all that it does from there on: what was whole
+// stays.
 #include "checkpoint/part_slots.h"
 
 #include <cerrno>

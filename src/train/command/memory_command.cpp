@@ -161,8 +161,7 @@ int run_memory(RunConfig config, const std::filesystem::path& picture, const std
   PlannedNeed need;
   const TrainingStep step = plan_step(config, directory, need);
   std::fputs(step.memory_text().c_str(), stdout);
-  if (need.staging > 0)
-    std::printf("staging for saves %s, beside the step's own\n", human_bytes(need.staging).c_str());
+  if (need.staging > 0) std::printf("staging for saves %s, beside the step's own\n", human_bytes(need.staging).c_str());
   if (const auto prediction = step.prediction()) std::printf("predicted time  %s\n", to_text(*prediction).c_str());
   const Stats stats = step.stats();
   need.process = resident_process_bytes();

@@ -38,8 +38,8 @@ MemoryNeed memory_need(const RunConfig& config, const ModelDirectory& directory,
   if (saves_while_training(config))
     need.staging = staged_bytes(saved_weights(directory, model, *chosen.optimizer), chosen.optimizer->named_state());
   if (config.elastic.snapshot_every > 0)
-    need.snapshots =
-        PartSlots::kSlots * saved_bytes(saved_weights(directory, model, *chosen.optimizer), chosen.optimizer->named_state());
+    need.snapshots = PartSlots::kSlots *
+                     saved_bytes(saved_weights(directory, model, *chosen.optimizer), chosen.optimizer->named_state());
   return need;
 }
 

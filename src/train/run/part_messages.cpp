@@ -33,15 +33,17 @@ PartMessages::PartMessages(const Ranks& ranks)
 
 void PartMessages::send_bytes(std::span<const std::byte> bytes, int64_t to) {
   for (uint64_t at = 0; at < bytes.size(); at += kPiece)
-    group_->begin_send(kWhat, tensor_of(bytes.subspan(at, std::min(kPiece, bytes.size() - at))), to,
-                       next(sent_.at(static_cast<size_t>(to))))
+    group_
+        ->begin_send(kWhat, tensor_of(bytes.subspan(at, std::min(kPiece, bytes.size() - at))), to,
+                     next(sent_.at(static_cast<size_t>(to))))
         .end();
 }
 
 void PartMessages::receive_bytes(std::span<std::byte> bytes, int64_t from) {
   for (uint64_t at = 0; at < bytes.size(); at += kPiece)
-    group_->begin_receive(kWhat, tensor_of(bytes.subspan(at, std::min(kPiece, bytes.size() - at))), from,
-                          next(received_.at(static_cast<size_t>(from))))
+    group_
+        ->begin_receive(kWhat, tensor_of(bytes.subspan(at, std::min(kPiece, bytes.size() - at))), from,
+                        next(received_.at(static_cast<size_t>(from))))
         .end();
 }
 

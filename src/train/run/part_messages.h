@@ -1,6 +1,6 @@
-// PartMessages: the files of ranks' parts of snapshots on their way from rank to rank, over connections of their own, so
-// that a thread may send and receive them beside the training. Piece by piece: however large a part is, each piece has
-// the time to come that every call of ranks has.
+// PartMessages: the files of ranks' parts of snapshots on their way from rank to rank, over connections of their own,
+// so that a thread may send and receive them beside the training. Piece by piece: however large a part is, each piece
+// has the time to come that every call of ranks has.
 #pragma once
 
 #include <cstdint>

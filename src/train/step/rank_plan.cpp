@@ -8,7 +8,6 @@
 #include "base/text.h"
 #include "capture/virtual/virtual_region.h"
 #include "comm/ranks.h"
-#include "comm/ranks.h"
 #include "cost/profile.h"
 #include "engine/plan/compile.h"
 #include "engine/ranks/sharded_state.h"

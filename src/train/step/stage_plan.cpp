@@ -160,9 +160,9 @@ std::string to_text(const PipelinePlan& plan) {
                human_bytes(stage.step_bytes()), human_bytes(stage.between_bytes),
                human_bytes(static_cast<uint64_t>(stage.sent_bytes)), 100 * stage.waits, fmt::join(stage.begins, ", "));
   }
-  out += str("a rank takes {}: model and optimizer {}, step {}, {}the program itself aside\n",
-             human_bytes(most.bytes()), human_bytes(most.state_bytes), human_bytes(most.step_bytes()),
-             to_text(most.copies));
+  out +=
+      str("a rank takes {}: model and optimizer {}, step {}, {}the program itself aside\n", human_bytes(most.bytes()),
+          human_bytes(most.state_bytes), human_bytes(most.step_bytes()), to_text(most.copies));
   return out;
 }
 
