@@ -1,6 +1,7 @@
 #include "train/command/commands.h"
 
 #include <cstdio>
+#include <optional>
 #include <utility>
 
 #include <fmt/ranges.h>
