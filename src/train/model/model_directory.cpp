@@ -14,8 +14,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kAdapterConfig = "adapter_config.json";
-constexpr const char* kConfig = "config.json";
-constexpr const char* kOwnStep = "program_state.json";  // step.save() writes it (python/stepc/saved.py)
 constexpr const char* kAdapterWeights = "adapter_model.safetensors";
 constexpr uint64_t kMaxConfigBytes = 16 << 20;
 constexpr uint64_t kMaxCompanionBytes = 256 << 20;  // tokenizer.json of large vocabularies is tens of MB
@@ -206,30 +204,6 @@ void export_model(const ModelDirectory& directory, const fs::path& destination, 
     }
     write_trained_files(destination, directory, made, max_shard_bytes, files);
   });
-}
-
-bool is_of_own_step(const fs::path& checkpoint) { return fs::exists(checkpoint / kOwnStep); }
-
-void export_own_step(const fs::path& checkpoint, const fs::path& destination, uint64_t max_shard_bytes,
-                     FileSystem& files) {
-  const TensorFiles weights(checkpoint, kModelFiles);
-  const MadeTensors made = made_of(weights);
-  std::vector<NamedBytes> sizes;
-  int64_t elements = 0;
-  for (const TensorFiles::Tensor& tensor : weights.tensors()) {
-    sizes.push_back({tensor.name, tensor.bytes()});
-    elements += static_cast<int64_t>(tensor.bytes()) / size_of(tensor.dtype);
-  }
-  const std::vector<ModelShard> shards = cut_shards(sizes, max_shard_bytes);
-  for (const ModelShard& shard : shards) {
-    MadeTensors there;
-    for (const size_t index : shard.tensors) there.push_back(made[index]);
-    save_tensors(destination / shard.file, there, {{"format", "pt"}}, files);
-  }
-  if (shards.size() > 1) write_file_synced(destination / kIndexName, index_json(sizes, shards, elements), files);
-  for (const auto& [name, text] : read_companions(checkpoint)) write_file_synced(destination / name, text, files);
-  if (fs::is_regular_file(checkpoint / kConfig))
-    write_file_synced(destination / kConfig, read_text(checkpoint / kConfig, kMaxConfigBytes), files);
 }
 
 }  // namespace stepc::train

@@ -78,10 +78,4 @@ void write_trained_files(const std::filesystem::path& destination, const ModelDi
 void export_model(const ModelDirectory& directory, const std::filesystem::path& destination,
                   uint64_t max_shard_bytes = kMaxShardBytes, FileSystem& files = system_files());
 
-// Whether a step of somebody's own saved it, whose model need be none that stepc knows; and the same of it: its tensors
-// under their names and in their types, and what Hugging Face's files are there.
-bool is_of_own_step(const std::filesystem::path& checkpoint);
-void export_own_step(const std::filesystem::path& checkpoint, const std::filesystem::path& destination,
-                     uint64_t max_shard_bytes = kMaxShardBytes, FileSystem& files = system_files());
-
 }  // namespace stepc::train

@@ -247,8 +247,7 @@ size_t RunSnapshots::fetch(const Known& known) {
   together([&] {
     for (const Transfer& one : transfers) {
       const Manifest& manifest = known.manifests.at(one.part);
-      if (one.from == rank())
-        messages_->send(store_.part(known.snapshot, one.part), manifest.files, one.to);
+      if (one.from == rank()) messages_->send(store_.part(known.snapshot, one.part), manifest.files, one.to);
       if (one.to != rank()) continue;
       SlotFiles files;
       files.begin(store_.make_part(known.snapshot, one.part));
@@ -312,9 +311,8 @@ bool RunSnapshots::take(const TrainerState& state, const std::string& mesh,
     write(directory, own_.files());
     if (rank() == 0) write_trainer_state(directory, state, own_.files());
     under_way_ = snapshot;
-    done_ = std::async(std::launch::async, [this, snapshot, step = state.step, mesh] {
-      return finish(snapshot, step, mesh);
-    });
+    done_ = std::async(std::launch::async,
+                       [this, snapshot, step = state.step, mesh] { return finish(snapshot, step, mesh); });
   });
   ++made_.count;
   made_.seconds += seconds_since(began);
@@ -371,10 +369,11 @@ void RunSnapshots::remove() {
 
 std::string to_text(const RunSnapshots::Made& made) {
   const double count = static_cast<double>(std::max<int64_t>(1, made.count));
-  return str("  snapshots           {}, {} of this rank each; training stood still for {:.1f} ms each, {:.1f} ms more were "
-             "beside it{}",
-             made.count, human_bytes(made.bytes), 1e3 * made.seconds / count, 1e3 * made.beside_seconds / count,
-             made.left_out > 0 ? str("; {} were left out", made.left_out) : std::string());
+  return str(
+      "  snapshots           {}, {} of this rank each; training stood still for {:.1f} ms each, {:.1f} ms more were "
+      "beside it{}",
+      made.count, human_bytes(made.bytes), 1e3 * made.seconds / count, 1e3 * made.beside_seconds / count,
+      made.left_out > 0 ? str("; {} were left out", made.left_out) : std::string());
 }
 
 }  // namespace stepc::train

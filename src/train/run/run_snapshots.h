@@ -105,7 +105,7 @@ class RunSnapshots {
   Machines machines_;
   int64_t copies_;
   uint64_t attempt_ = 0;
-  std::string found_;     // that the run went on from, as long as it is kept
+  std::string found_;  // that the run went on from, as long as it is kept
   Made made_;
   PartSlots own_;
   std::map<int64_t, PartSlots> held_;       // by whose parts
