@@ -423,6 +423,8 @@ def test_a_soak(slow, memory, request, monkeypatch):
     count, ranks = request.config.getoption("--faults"), request.config.getoption("--fault-ranks")
     monkeypatch.setenv("STEPC_SNAPSHOT_DIR", str(memory))
     mesh = [f"--parallel.{axis}" for axis in filter(None, request.config.getoption("--fault-mesh").split(","))]
+    if any("pp=" in axis for axis in mesh):
+        mesh.append("--train.micro_batches=2")
     how = [*mesh, f"--train.steps={16 * (count + 1)}", "--train.batch_size=8", "--output.save_every=6", "--output.keep_last=3",
            "--elastic.snapshot_every=4", f"--elastic.stall_seconds={STALL}"]
     assert slow(*TRAIN, *how, "--ranks", str(ranks)).returncode == 0
