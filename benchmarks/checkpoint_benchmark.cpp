@@ -2,9 +2,13 @@
 //
 //   stall    copy the state aside and start the thread that writes it (train/step/staged_checkpoint.h, BackgroundSaver)
 //   memcpy   the same tensors, one memcpy each, by as many threads
+//   snapshot copy the state into a snapshot's place in memory and start the thread that hashes it (RunSnapshots); the
+//   first two
+//            take their memory and do not count
 //
-// The files are written for real, under the directory that is given, else under the temporary one.
-//   checkpoint_benchmark [MEGABYTES [THREADS [DIRECTORY]]]
+// The files are written for real, under the directory that is given, else under the temporary one; snapshots under
+// /dev/shm. With --json the medians are one line for benchmarks/goodput.py.
+//   checkpoint_benchmark [MEGABYTES [THREADS [DIRECTORY]]] [--json]
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -20,6 +24,7 @@
 #include "benchmarks/stopwatch.h"
 #include "checkpoint/background_saver.h"
 #include "checkpoint/tensors.h"
+#include "train/run/run_snapshots.h"
 #include "train/step/staged_checkpoint.h"
 
 namespace {
@@ -52,6 +57,8 @@ void copy_plainly(const NamedTensors& from, const NamedTensors& to) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const bool as_json = argc > 1 && std::string(argv[argc - 1]) == "--json";
+  if (as_json) --argc;
   const int64_t megabytes = argc > 1 ? std::stoll(argv[1]) : 256;
   if (argc > 2) at::set_num_threads(std::stoi(argv[2]));
   const std::filesystem::path directory =
@@ -63,7 +70,10 @@ int main(int argc, char** argv) {
   stepc::train::StagedCheckpoint staged(state, {});
   stepc::BackgroundSaver saver(directory);
 
-  std::vector<double> stalls, copies, writes;
+  stepc::train::RunSnapshots snapshots(nullptr, directory, "of this benchmark", "/dev/shm", 0);
+  snapshots.find(INT64_MAX);
+
+  std::vector<double> stalls, copies, writes, snapshot_stalls, snapshot_works;
   constexpr int kRounds = 7;
   for (int round = 0; round < kRounds; ++round) {
     const double copy = seconds_of([&] { copy_plainly(state, plain); });
@@ -74,18 +84,39 @@ int main(int argc, char** argv) {
       });
     });
     const auto saved = saver.wait();
+    const double beside = snapshots.made().beside_seconds;
+    const double snapshot = seconds_of([&] {
+      snapshots.take({.step = round}, {}, [&](const auto& path, stepc::FileSystem& files) {
+        stepc::save_tensors(path / "optimizer.safetensors", state, {}, files);
+      });
+    });
+    snapshots.wait();
     if (round == 0) continue;  // pages are touched
+    snapshot_stalls.push_back(snapshot);
+    snapshot_works.push_back(snapshots.made().beside_seconds - beside);
     copies.push_back(copy);
     stalls.push_back(stall);
     writes.push_back(saved->seconds);
   }
   std::filesystem::remove_all(directory);
+  snapshots.remove();
   const double gigabytes = 1e-9 * static_cast<double>(staged.bytes());
+  if (as_json) {
+    fmt::print(
+        R"({{"copies": {{"gigabytes": {}, "memcpy": {}, "save_stall": {}, "snapshot_stall": {}, "hashing": {}}}}})"
+        "\n",
+        gigabytes, median(copies), median(stalls), median(snapshot_stalls), median(snapshot_works));
+    return 0;
+  }
   fmt::print("{:.2f} GB in {} tensors, {} threads, medians of {} rounds\n", gigabytes, state.size(),
              at::get_num_threads(), kRounds - 1);
   fmt::print("memcpy  {:8.4f} s  {:6.2f} GB/s\n", median(copies), gigabytes / median(copies));
   fmt::print("stall   {:8.4f} s  {:6.2f} GB/s  {:.2f} of memcpy\n", median(stalls), gigabytes / median(stalls),
              median(stalls) / median(copies));
   fmt::print("writing {:8.4f} s  {:6.2f} GB/s, beside the training\n", median(writes), gigabytes / median(writes));
+  fmt::print("snapshot {:7.4f} s  {:6.2f} GB/s  {:.2f} of memcpy\n", median(snapshot_stalls),
+             gigabytes / median(snapshot_stalls), median(snapshot_stalls) / median(copies));
+  fmt::print("hashing {:8.4f} s  {:6.2f} GB/s, beside the training\n", median(snapshot_works),
+             gigabytes / median(snapshot_works));
   return 0;
 }

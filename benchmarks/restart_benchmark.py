@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """From the kill of a rank to the next step of the run, by where its state comes from, with its parts.
 
-    benchmarks/restart_benchmark.py [--preset NAME] [--ranks N] [--rounds N] [--seq N] [--batch N]
+    benchmarks/restart_benchmark.py [--preset NAME] [--ranks N] [--rounds N] [--seq N] [--batch N] [--json FILE]
 
 Ranks of this machine as two machines of their own would be: each half has a directory of memory for snapshots. A round kills
 all of them, as a launcher does with those that are left, and starts them again: with their own memory; with that of one half
 gone, which comes from the other's; with no memory, from the newest checkpoint; and anew, with no state to read. The kernels
 are compiled by then; `cold` is the first start, with an empty cache of kernels. What a launcher takes to see the fault and to start processes
-is not in it (docs/elastic.md: a second, and torchrun's own start).
+is not in it (docs/elastic.md: a second, and torchrun's own start). With --json FILE the medians go there, for benchmarks/goodput.py.
 """
 import argparse
+import json
 import os
 import pathlib
 import random
@@ -93,6 +94,7 @@ def main():
     parser.add_argument("--preset", default="llama-2m")
     for name, default in [("ranks", 2), ("rounds", 3), ("seq", 64), ("batch", 2)]:
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--json", type=pathlib.Path)
     arguments = parser.parse_args()
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="stepc-restart-", dir=place) as memory, \
@@ -123,6 +125,8 @@ def main():
                 stepped, _, _ = run.until("step .*")
                 rows.setdefault(source, []).append((resumed, stepped))
         run.kill()
+        saved = max(each for each in (folder / "out").glob("checkpoint-*") if ".tmp-" not in each.name)
+        state_bytes = sum(file.stat().st_size for file in saved.iterdir())
         shutil.rmtree(folder / "out")
         for each in run.memories:
             wipe(each)
@@ -135,7 +139,12 @@ def main():
     print(f"{arguments.preset} on {arguments.ranks} ranks of one thread, seconds from the start of the processes (median of "
           f"{arguments.rounds})")
     print(f"  {'state from':<18} {'loaded':>8} {'next step':>10} {'of one without':>15}")
+    print(f"  {state_bytes / 1e6:.1f} MB of state")
     without = statistics.median(row[1] for row in rows["without state"])
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"restart": {
+            "preset": arguments.preset, "ranks": arguments.ranks, "state_bytes": state_bytes,
+            "next_step": {source: statistics.median(row[1] for row in found) for source, found in rows.items()}}}) + "\n")
     for source, found in rows.items():
         loaded, stepped = (statistics.median(row[at] for row in found) for at in range(2))
         shown = f"{loaded:8.2f}" if source != "without state" else f"{'-':>8}"

@@ -47,6 +47,7 @@ def pytest_addoption(parser):
     parser.addoption("--kill-ranks", type=int, default=2, help="of how many ranks one is killed")
     parser.addoption("--faults", type=int, default=10, help="how many faults the soak of tests/error/test_elastic.py has")
     parser.addoption("--fault-ranks", type=int, default=4, help="on how many ranks")
+    parser.addoption("--fault-mesh", default="", help="how they are spread: dp_shard=4,dp_replicate=2; nothing: dp_shard")
     parser.addoption("--isolated", action="store_true", help="run each case of the catalogue in a process of its own")
     parser.addoption("--long", action="store_true", help="run the tests that wait a minute, too")
 

@@ -9,8 +9,6 @@
 #include <system_error>
 #include <utility>
 
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -29,6 +27,7 @@ namespace {
 constexpr const char* kRunName = "run";
 constexpr const char* kWholeName = "whole";
 constexpr std::string_view kPartPrefix = "rank-";
+constexpr std::string_view kSparePrefix = "spare-";
 constexpr uint64_t kMostRunText = 4096;
 constexpr mode_t kOwnDirectory = 0700;
 constexpr fs::perms kOwnFile = fs::perms::owner_read | fs::perms::owner_write;
@@ -73,27 +72,8 @@ int64_t rank_of(const std::string& name) {
 
 }  // namespace
 
-MemoryFile::MemoryFile(const fs::path& path, uint64_t bytes) {
-  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-  USER_CHECK(descriptor >= 0, "{}: {}", path.string(), std::strerror(errno));
-  int error = bytes == 0 ? 0 : ::posix_fallocate(descriptor, 0, static_cast<off_t>(bytes));
-  void* memory = nullptr;
-  if (error == 0 && bytes > 0) {
-    memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-    if (memory == MAP_FAILED) error = errno;
-  }
-  ::close(descriptor);
-  USER_CHECK(error == 0, "{}: {} do not fit: {}", path.string(), human_bytes(bytes), std::strerror(error));
-  bytes_ = {static_cast<std::byte*>(memory), bytes};
-}
-
-MemoryFile::~MemoryFile() {
-  if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
-}
-
-MemoryFile::MemoryFile(MemoryFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
-
-SnapshotStore::SnapshotStore(const fs::path& memory, const fs::path& output) : memory_(memory) {
+SnapshotStore::SnapshotStore(const fs::path& memory, const fs::path& output, FileSystem* files)
+    : files_(files == nullptr ? own_files_ : *files), memory_(memory) {
   USER_CHECK(fs::is_directory(memory), "snapshots: there is no directory {}: give one in memory as STEPC_SNAPSHOT_DIR",
              memory.string());
   const fs::path of_user = memory / str("stepc-{}", ::geteuid());
@@ -138,7 +118,30 @@ fs::path SnapshotStore::part(const std::string& snapshot, int64_t rank) const {
 
 fs::path SnapshotStore::make_part(const std::string& snapshot, int64_t rank) {
   fs::path made = part(snapshot, rank);
-  remove_tree(made);
+  remove_tree(made, files_);
+  make_directories(made, files_);
+  return made;
+}
+
+// It counts no more before anything of it is written over.
+fs::path SnapshotStore::move_part(const fs::path& from, const std::string& snapshot, int64_t rank) {
+  const auto check = [](int error, const fs::path& path) {
+    USER_CHECK(error == 0, "snapshots: {}: {}: what a run has there is its own as long as it runs", path.string(),
+               std::strerror(error));
+  };
+  const int unlinked = files_.unlink(from / kManifestName);
+  check(unlinked == ENOENT ? 0 : unlinked, from / kManifestName);
+  fs::path to = part(snapshot, rank);
+  remove_tree(to, files_);
+  make_directories(to.parent_path(), files_);
+  check(files_.rename(from, to), from);
+  files_.remove_directory(from.parent_path());  // where it was the last part there
+  return to;
+}
+
+fs::path SnapshotStore::make_spare(int64_t rank) {
+  fs::path made = path_ / str("{}{:05}", kSparePrefix, rank + 1);
+  remove_tree(made, files_);
   make_directories(made, files_);
   return made;
 }

@@ -7,41 +7,19 @@
 //     000000120-1a2b3c4d/                a snapshot after step 120, of one attempt of the run
 //       rank-00002/                      of rank 1: shard-00002-*, and manifest.json
 //       whole/                           all parts as one checkpoint, by hard links
+//     spare-00002/                       memory for rank 1's next part (part_slots.h)
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "base/file_system.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/slot_files.h"
 
 namespace stepc {
-
-// A file of a size that is known before, mapped for writing; its memory is taken at once, so that what does not fit is
-// an error here and no signal later.
-class MemoryFile {
- public:
-  MemoryFile(const std::filesystem::path& path, uint64_t bytes);
-  ~MemoryFile();
-  MemoryFile(MemoryFile&& other) noexcept;
-  MemoryFile& operator=(MemoryFile&&) = delete;
-
-  [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
-
- private:
-  std::span<std::byte> bytes_;
-};
-
-// Files that need not outlive the machine: nothing waits for a disk, should they be on one.
-class UnsyncedFiles : public FileSystem {
- public:
-  int sync(int /*descriptor*/) override { return 0; }
-  int sync_path(const std::filesystem::path& /*path*/) override { return 0; }
-};
 
 class SnapshotStore {
  public:
@@ -54,7 +32,8 @@ class SnapshotStore {
 
   // In `memory`, a directory of a memory file system, for what is run in `output`. UserError where what has the store's
   // name is not this user's own, or others may read it.
-  SnapshotStore(const std::filesystem::path& memory, const std::filesystem::path& output);
+  // `files`: what writes there, and must outlive this; none: one of its own.
+  SnapshotStore(const std::filesystem::path& memory, const std::filesystem::path& output, FileSystem* files = nullptr);
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   // Which run's snapshots it holds; empty: none. claim() makes it the run's: those of another one are gone.
@@ -68,6 +47,9 @@ class SnapshotStore {
   // Where a rank's part lies. A new one is made, without what it had before.
   [[nodiscard]] std::filesystem::path part(const std::string& snapshot, int64_t rank) const;
   std::filesystem::path make_part(const std::string& snapshot, int64_t rank);
+  // One in the stead of an older one or of a spare place, whose files it begins with. That counts no more.
+  std::filesystem::path move_part(const std::filesystem::path& from, const std::string& snapshot, int64_t rank);
+  std::filesystem::path make_spare(int64_t rank);
   // All files of the part are there: from now on it counts.
   void finish_part(const std::string& snapshot, int64_t rank, const Manifest& manifest);
   // Those that count; contents are not looked at. In order.
@@ -90,7 +72,8 @@ class SnapshotStore {
   [[nodiscard]] FileSystem& files() { return files_; }
 
  private:
-  UnsyncedFiles files_;
+  UnsyncedFiles own_files_;
+  FileSystem& files_;
   std::filesystem::path memory_, path_;
 };
 

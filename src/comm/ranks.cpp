@@ -81,6 +81,10 @@ RankGroup& Ranks::along(const Mesh& mesh, const std::vector<Axis>& axes) {
 
 RankGroup& Ranks::all() { return among(first_numbers(ranks())); }
 
+std::unique_ptr<RankGroup> Ranks::apart(const std::string& name) const {
+  return std::make_unique<RankGroup>(meeting_->connect(members_, str(", {}", name)));
+}
+
 // Every such call begins with a number of each rank. One below 0 is of a rank that cannot go on, and says how long its
 // reason is, which follows.
 std::vector<int64_t> Ranks::numbers(int64_t mine, const std::string* failure) {

@@ -154,6 +154,10 @@ class Ranks {
   // Of these ranks, in that order, this one among them; for nothing but sends and receives, or for anything else.
   RankGroup& among(const std::vector<int64_t>& members, bool for_messages = false);
 
+  // All of them once more, for nothing but sends and receives, on connections of their own: for a thread beside the one
+  // that makes the other calls. Not in traffic(). `name`: of several such.
+  [[nodiscard]] std::unique_ptr<RankGroup> apart(const std::string& name) const;
+
   // What everybody gave, in the order of ranks; for short texts. This and the next three throw RankFailed where another
   // rank called fail() in the stead of one of them.
   std::vector<std::string> exchange(const std::string& mine);

@@ -102,17 +102,5 @@ TEST(SnapshotStore, ADirectoryOfSomebodyElse) {
   EXPECT_USER_ERROR(SnapshotStore(memory / "none", "out"), "give one in memory as STEPC_SNAPSHOT_DIR");
 }
 
-TEST(SnapshotStore, AFileThatDoesNotFit) {
-  const TempDir memory;
-  EXPECT_USER_ERROR(MemoryFile(memory / "a", uint64_t{1} << 62), "do not fit: ");
-  EXPECT_USER_ERROR(MemoryFile(memory / "a", 1), "File exists");
-  EXPECT_TRUE(MemoryFile(memory / "b", 0).bytes().empty());
-  {
-    const MemoryFile file(memory / "c", 3);
-    file.bytes()[2] = std::byte{7};
-  }
-  EXPECT_EQ(read_text(memory / "c", 3), std::string("\0\0\7", 3));
-}
-
 }  // namespace
 }  // namespace stepc

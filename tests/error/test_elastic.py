@@ -1,6 +1,7 @@
 """Ranks that die, stop and come back under torchrun's agents: the run goes on with what is left, as if nothing had been, and
 somebody says whose fault it was."""
 
+import ctypes
 import json
 import os
 import random
@@ -61,6 +62,48 @@ def sigterm(ranks, victim, _):
     os.kill(ranks[victim], signal.SIGTERM)
 
 
+def unwritable(ranks, victim, _):
+    """The directory of the run, until the attempt has ended by it."""
+    directory = Path(os.readlink(f"/proc/{ranks[victim]}/cwd")) / "out"
+    # Root writes where it has no right to.
+    allow = (lambda may: subprocess.run(["chattr", "-i" if may else "+i", directory], check=True)) if os.geteuid() == 0 else \
+        (lambda may: directory.chmod(0o755 if may else 0o555))
+    allow(False)
+
+    def give_back():
+        while all(is_alive(process) for process in ranks.values()):
+            time.sleep(0.01)
+        allow(True)
+
+    threading.Thread(target=give_back).start()
+
+
+def blocked(ranks, victim, _):
+    """Its connections stay, and nothing comes or goes: what moves their bytes stands still, for longer than the others wait."""
+    trace = ctypes.CDLL(None, use_errno=True).ptrace
+    seize, interrupt, detach = 0x4206, 0x4207, 17
+
+    def hold():
+        held, end = [], time.monotonic() + STALL
+        while not held and time.monotonic() < end:  # it waits for messages, most of the time
+            for thread in os.listdir(f"/proc/{ranks[victim]}/task"):
+                call = Path(f"/proc/{ranks[victim]}/task/{thread}/syscall").read_text().split()[0]
+                if call in ("232", "281") and trace(seize, int(thread), None, None) == 0:  # epoll_wait, epoll_pwait
+                    trace(interrupt, int(thread), None, None)
+                    held.append(int(thread))
+        assert held
+        time.sleep(STALL + 2)
+        for thread in held:
+            trace(detach, thread, None, None)
+
+    threading.Thread(target=hold).start()
+
+
+def agent_gone(ranks, victim, _):
+    """And with it the store in which ranks meet."""
+    os.kill(int(Path(f"/proc/{ranks[victim]}/stat").read_text().rsplit(")", 1)[1].split()[1]), signal.SIGKILL)
+
+
 def during_step(tiny, seen, moments):
     time.sleep(moments.uniform(0, 0.01))
 
@@ -81,6 +124,17 @@ def during_commit(tiny, seen, moments):
         time.sleep(0.0002)
 
 
+def during_export(tiny, seen, moments):
+    """Which dies as well: what it has not finished has no name."""
+    shutil.rmtree(tiny.path / "exported", ignore_errors=True)
+    export = tiny.start("export", f"out/checkpoint-{steps_saved(tiny.path / 'out')[-1]:06}", "exported")
+    time.sleep(moments.uniform(0, 0.08))
+    export.kill()
+    export.communicate()
+    if (tiny.path / "exported").exists():
+        assert load_file(tiny.path / "exported/model.safetensors") and (tiny.path / "exported/config.json").exists()
+
+
 def during_restart(tiny, seen, moments):
     """While ranks come, meet, plan and load."""
     time.sleep(moments.uniform(0, 1))
@@ -95,8 +149,10 @@ def is_alive(process):
 
 def endure(tiny, ranks, faults, how):
     """A run under the agent that `--restarts` starts, with one fault after the other. What it said."""
-    launcher = tiny.start(*TRAIN, *how, "--ranks", str(ranks), "--restarts", str(len(faults)))
-    said, moments, acknowledged = [], random.Random(len(faults)), 0
+    # As a person would who finds that the agent is gone; a fault may strike a group that has not begun.
+    start = lambda *also: tiny.start(*TRAIN, *how, "--ranks", str(ranks), "--restarts", str(len(faults)), *also)
+    launcher = start()
+    said, errors, moments, acknowledged = [], [], random.Random(len(faults)), 0
     try:
         for index, (fault, moment, victim) in enumerate(faults):
             begun = None if index else 0  # the step at which this attempt began; what it says comes behind the last one's
@@ -127,13 +183,18 @@ def endure(tiny, ranks, faults, how):
             for step in steps_saved(tiny.path / "out"):
                 assert tiny("inspect", f"out/checkpoint-{step:06}").returncode == 0
             assert not acknowledged or max(steps_saved(tiny.path / "out")) >= acknowledged
-        out, err = launcher.communicate(timeout=120)
+            if fault is agent_gone:
+                left, why = launcher.communicate(timeout=20)
+                said.append(left)
+                errors.append(why)
+                launcher = start("--resume")
+        out, err = launcher.communicate(timeout=600)  # what is left of the run; nothing strikes it any more
     finally:
         launcher.kill()
         launcher.communicate()
     said = "".join(said) + out
     assert launcher.returncode == 0, (said[-3000:], err[-3000:])
-    return said, err
+    return said, "".join(errors) + err
 
 
 def test_three_faults(slow):
@@ -335,6 +396,17 @@ def test_a_slow_rank(slow):
         launcher.communicate(timeout=40)
 
 
+def test_an_agent_that_is_killed(tiny):
+    """Its ranks do not go on without it: they save and end, and the run that is started in its stead has the directory."""
+    launcher = tiny.start(*TRAIN, "--ranks", "2", "--restarts", "1", "--train.steps=100000", "--output.save_every=0")
+    until(launcher, "step 5/")
+    ranks = ranks_of(launcher)
+    launcher.kill()
+    out, _ = launcher.communicate(timeout=30)
+    assert not any(is_alive(process) for process in ranks.values())
+    assert re.search(r"^stopped by SIGTERM: step \d+ is saved, continue with --resume$", out, re.MULTILINE), out
+
+
 def test_restarts_are_of_ranks(tiny):
     result = tiny(*TRAIN, "--restarts", "2")
     assert (result.returncode, result.stderr) == (
@@ -350,16 +422,23 @@ def test_a_soak(slow, memory, request, monkeypatch):
     """Any fault at any moment (--faults, --fault-ranks), from checkpoints and from memory, whatever is newer."""
     count, ranks = request.config.getoption("--faults"), request.config.getoption("--fault-ranks")
     monkeypatch.setenv("STEPC_SNAPSHOT_DIR", str(memory))
-    how = [f"--train.steps={25 * (count + 1)}", "--train.batch_size=8", "--output.save_every=6", "--output.keep_last=3",
+    mesh = [f"--parallel.{axis}" for axis in filter(None, request.config.getoption("--fault-mesh").split(","))]
+    if any("pp=" in axis for axis in mesh):
+        mesh.append("--train.micro_batches=2")
+    how = [*mesh, f"--train.steps={16 * (count + 1)}", "--train.batch_size=8", "--output.save_every=6", "--output.keep_last=3",
            "--elastic.snapshot_every=4", f"--elastic.stall_seconds={STALL}"]
     assert slow(*TRAIN, *how, "--ranks", str(ranks)).returncode == 0
     expected = outcome(slow.path / "out")
     shutil.rmtree(slow.path / "out")
     draw = random.Random(11)
-    all_faults = [sigkill, sigkill, two_at_once, sigstop, sigterm, exception, full_disk]
-    moments = [during_step, during_save, during_commit, during_restart]
-    faults = [(draw.choice(all_faults), draw.choice(moments if index else moments[:3]), draw.randrange(ranks))
-              for index in range(count)]
+    all_faults = [sigkill, sigkill, two_at_once, sigstop, sigterm, exception, full_disk, unwritable, blocked, agent_gone]
+    moments = [during_step, during_save, during_commit, during_export, during_restart]
+    faults = []
+    for index in range(count):
+        fault = all_faults[index] if index < len(all_faults) else draw.choice(all_faults)  # each once, then any
+        # What holds threads or takes the directory needs a run that is at it; and a new agent has no attempt before it.
+        steady = index == 0 or fault in (unwritable, blocked) or faults[-1][0] is agent_gone
+        faults.append((fault, draw.choice(moments[:4] if steady else moments), draw.randrange(ranks)))
     print(*(f"{fault.__name__} {moment.__name__} {victim}" for fault, moment, victim in faults), sep="\n")
     began = time.monotonic()
     said, _ = endure(slow, ranks, faults, how)

@@ -41,7 +41,9 @@ def test_a_run_goes_on_from_memory(slow, memory):
     assert resumed and int(resumed.group(1)) >= 39 and int(resumed.group(1)) % 3 == 0, out
     assert outcome(slow.path / "out") == expected
     assert left_in(memory) == []
-    assert re.search(r"^  snapshots +\d+, .* of this rank each; training stood still for .* ms each$", out, re.MULTILINE), out
+    assert re.search(r"^  snapshots +\d+, .* of this rank each; training stood still for .* ms each, .* ms more were beside it",
+                     out, re.MULTILINE), out
+    assert re.search(r"^a run takes .*, copy for saves .*, snapshots [\d.]+ KiB, the program itself ", out, re.MULTILINE), out
 
 
 def test_one_process_and_another_mesh(slow, memory):

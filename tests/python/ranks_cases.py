@@ -803,6 +803,32 @@ def checkpoints():
             "name": refused(lambda: on_ranks(Training(), "fsdp").load(path, loader=stepc.AsyncLoader([])))}
 
 
+def adapted():
+    """A frozen base with low-rank matrices beside one of it, which alone are trained."""
+    config = transformers.LlamaConfig(vocab_size=VOCABULARY, hidden_size=128, intermediate_size=1024, num_hidden_layers=1,
+                                      num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=LENGTH)
+    model = transformers.LlamaForCausalLM(config).requires_grad_(False)
+    adapted = model.model.layers[0].mlp.down_proj
+    adapted.lora_A, adapted.lora_B = torch.nn.Linear(1024, 4, bias=False), torch.nn.Linear(4, 128, bias=False)
+    adapted.register_forward_hook(lambda module, inputs, out: out + module.lora_B(module.lora_A(inputs[0])))
+    return model
+
+
+@case
+def checkpoints_of_a_frozen_base():
+    """Two of them, and what the last one holds."""
+    import stepc
+
+    training = Training(adapted, lambda parameters: torch.optim.AdamW([one for one in parameters if one.requires_grad], lr=1e-2))
+    step = on_ranks(training, "fsdp")
+    paths = []
+    for batch in batches(2):
+        training.run(step, [rows_of(batch, "fsdp")])
+        paths.append(os.path.abspath(step.save("frozen")))
+    with stepc.full_parameters(training.model):
+        return {"paths": paths, "state": {name: one.detach().clone() for name, one in training.model.state_dict().items()}}
+
+
 def sgd_in_float32(parameters):
     """Its momentum has another type than bfloat16 parameters."""
     parameters = list(parameters)

@@ -4,10 +4,16 @@ These are what every run of the tests has; test_on_ranks_all.py has the others, 
 """
 
 import math
+import os
 import re
+import shutil
+import subprocess
+import warnings
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
+import transformers
 
 import ranks_cases
 from on_ranks import assert_as_one, results_of
@@ -23,7 +29,7 @@ PIPELINES = ("pipeline", "pipeline by names", "micro-batches alone", "evaluation
 def ranks(build_dir, tmp_path_factory):
     """What a case gave on each rank, in a program that has a group of its own."""
     cases = ["kind fsdp", "kind tp", "kind auto", "auto_of_the_whole_batch", "auto_refused", "odd_lengths", "windows_on_larger_memory", "arguments", "evaluation", "whole_tensors",
-             "checkpoints", "checkpoint_of_other_types", "loaders", "torchs_checkpoints", "loops", "numbers", "decisions",
+             "checkpoints", "checkpoints_of_a_frozen_base", "checkpoint_of_other_types", "loaders", "torchs_checkpoints", "loops", "numbers", "decisions",
              "means_of_ranks", "ordinary", "refusals", "traced", "example_of_the_docs", *PIPELINES, "refusals_of_pipelines"]
     return results_of(cases, build_dir, tmp_path_factory.mktemp("ranks"), "own")
 
@@ -69,6 +75,25 @@ def test_ring_says_which_lengths_it_takes(ranks):
     zero, one = (result["ring"] for result in ranks["odd_lengths"])
     assert zero == one == ("context = \"ring\" takes tokens that 2 x cp = 4 divides, and attention (in 'Attending') is over 33: "
                            "pad rows to 36, or take context = \"auto\"")
+
+
+def test_checkpoints_that_share_a_frozen_base(ranks, build_dir):
+    """Each rank writes its slices of it once; a checkpoint is whole without those that share them, for PyTorch and stepc."""
+    (first, second), state = (ranks["checkpoints_of_a_frozen_base"][0][key] for key in ("paths", "state"))
+    slices = [f"shard-{rank:05}-model-{file:05}-of-00002.safetensors" for rank in (1, 2) for file in (1, 2)]
+    assert [os.path.samefile(f"{first}/{name}", f"{second}/{name}") for name in slices] == [True, False] * 2
+    shutil.rmtree(first)
+    merged = {name: torch.zeros_like(one) for name, one in state.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is no process group
+        dcp.load(merged, storage_reader=dcp.HuggingFaceStorageReader(second), no_dist=True)
+    exported = f"{second}-exported"
+    subprocess.run([build_dir / "src/stepc", "export", second, exported], check=True, capture_output=True)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(exported, dtype=torch.float64).state_dict()
+    base = {name for name in state if ".lora_" not in name}
+    assert loaded.keys() == base and len(base) == len(state) - 2
+    for name, one in state.items():
+        assert torch.equal(merged[name], one) and (name not in base or torch.equal(loaded[name], one)), name
 
 
 @pytest.mark.parametrize("kind", ["fsdp", "tp", "cp", "global", "ranks"])

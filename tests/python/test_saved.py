@@ -6,10 +6,13 @@ import math
 import os
 import random
 import shutil
+import subprocess
+import warnings
 
 import numpy
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 import transformers
 
 import stepc
@@ -95,7 +98,7 @@ def test_checkpoint_of_transformers_is_a_model_directory(tmp_path):
         assert torch.equal(loaded.state_dict()[name], one), name
 
 
-def test_what_no_step_changes_is_one_file_of_all_checkpoints(tmp_path):
+def test_what_no_step_changes_is_one_file_of_all_checkpoints(tmp_path, build_dir):
     config = transformers.LlamaConfig(vocab_size=6000, hidden_size=48, intermediate_size=32, num_hidden_layers=1,
                                       num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=False)
     model = transformers.LlamaForCausalLM(config)
@@ -120,9 +123,15 @@ def test_what_no_step_changes_is_one_file_of_all_checkpoints(tmp_path):
     assert len({os.stat(os.path.join(path, trained)).st_ino for path in paths}) == 3
     for path in paths[:2]:  # the last one is enough
         shutil.rmtree(path)
-    loaded = transformers.AutoModelForCausalLM.from_pretrained(paths[2])
+    merged = {name: torch.zeros_like(one) for name, one in model.state_dict().items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is no process group
+        dcp.load(merged, storage_reader=dcp.HuggingFaceStorageReader(str(paths[2])), no_dist=True)
+    subprocess.run([build_dir / "src/stepc", "export", paths[2], tmp_path / "exported"], check=True, capture_output=True)
+    loaded, exported = (transformers.AutoModelForCausalLM.from_pretrained(each).state_dict()
+                        for each in (paths[2], tmp_path / "exported"))
     for name, one in model.state_dict().items():
-        assert torch.equal(loaded.state_dict()[name], one), name
+        assert torch.equal(loaded[name], one) and torch.equal(exported[name], one) and torch.equal(merged[name], one), name
     assert step.load(tmp_path).step == 3
 
 

@@ -1,6 +1,10 @@
 """benchmarks/goodput.py: the trace is the same every time, and what a feature saves is what it should."""
 
 import importlib.util
+import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,3 +47,25 @@ def test_each_feature_gains(goodput):
     trace = goodput.pinned_trace()
     by_hand, *single, together = [goodput.goodput(trace, constants, **practice) for _, practice in goodput.PRACTICES]
     assert all(by_hand < one < together < 1 for one in single)
+
+
+def test_constants_that_were_measured(goodput, tmp_path):
+    """Scaled by bytes; what a person gives counts, and each says where it is from."""
+    copies, restart = tmp_path / "copies.json", tmp_path / "restart.json"
+    copies.write_text('{"copies": {"gigabytes": 1.6, "memcpy": 0.5, "save_stall": 0.5, "snapshot_stall": 0.55, "hashing": 1}}')
+    steps = {"own memory": 2.5, "a peer's memory": 3.0, "disk": 9, "without state": 2.0}
+    restart.write_text(json.dumps({"restart": {"preset": "p", "ranks": 2, "state_bytes": 2e9, "next_step": steps}}))
+    found = goodput.measured_constants([copies, restart], device_gb=60, copy_rate=30)
+    assert {name: round(seconds, 6) for name, (seconds, _) in found.items()} == {
+        "save-stall": 2.0, "snapshot-stall": 2.2, "start": 2.0, "load-memory": 30.0, "load-peer": 60.0}
+    assert all(what.startswith("measured: ") for _, what in found.values())
+    said = subprocess.run([sys.executable, ROOT / "benchmarks/goodput.py", "--start=7", "--measured", copies, restart],
+                          capture_output=True, text=True, check=True).stdout
+    for line in ["start +7  given", "load-memory +20  measured: 0.50 s for .*", "load-disk +300  a checkpoint of .* \\(assumed\\)"]:
+        assert re.search(f"^  {line}$", said, re.MULTILINE), said
+    restart.write_text(json.dumps({"restart": {"preset": "p", "ranks": 2, "state_bytes": 2e9, "next_step": steps | {"own memory": 2}}}))
+    with pytest.raises(SystemExit, match="from own memory took no longer than without state: nothing to scale"):
+        goodput.measured_constants([restart], 60, 30)
+    restart.write_text('{"other": 1}')
+    with pytest.raises(SystemExit, match="other is none of copies, restart"):
+        goodput.measured_constants([restart], 60, 30)

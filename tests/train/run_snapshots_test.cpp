@@ -2,8 +2,10 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "base/files.h"
 #include "checkpoint/tensor_files.h"
@@ -52,12 +54,13 @@ class Snapshots : public ::testing::Test {
   }
   // Each rank has one row of a tensor: its number, and the step.
   static void take(RunSnapshots& snapshots, int64_t rank, int64_t step) {
-    snapshots.take({.step = step}, kMesh, [&](const fs::path& directory, FileSystem& /*files*/) {
+    EXPECT_TRUE(snapshots.take({.step = step}, kMesh, [&](const fs::path& directory, FileSystem& files) {
       const std::vector<int32_t> values = {static_cast<int32_t>(rank), static_cast<int32_t>(step)};
       write_safetensors(directory / name_of(SliceFile{rank, "model", 0, 1}),
                         std::vector<TensorView>{{"w", DType::kI32, {1, 2}, std::as_bytes(std::span(values))}},
-                        metadata_of_slices({"w"}, {{{rank, 0}, {1, 2}}}, {{4, 2}}, kMesh));
-    });
+                        metadata_of_slices({"w"}, {{{rank, 0}, {1, 2}}}, {{4, 2}}, kMesh), files);
+    }));
+    snapshots.wait();
   }
   static void expect_whole(const RunSnapshots::Found& found, int64_t step, const std::string& from) {
     ASSERT_TRUE(found.checkpoint) << found.from;
@@ -71,6 +74,11 @@ class Snapshots : public ::testing::Test {
       EXPECT_EQ(values[static_cast<size_t>(2 * rank + 1)], step);
     }
   }
+  static ino_t inode(const fs::path& path) {
+    struct stat found {};
+    EXPECT_EQ(::stat(path.c_str(), &found), 0) << path;
+    return found.st_ino;
+  }
   // What is there of the one run.
   fs::path store(const char* machine) const {
     const fs::path of_user = fs::directory_iterator(memory_ / machine)->path();
@@ -79,7 +87,7 @@ class Snapshots : public ::testing::Test {
   fs::path newest(const char* machine) const {
     fs::path found;
     for (const auto& entry : fs::directory_iterator(store(machine)))
-      if (entry.is_directory()) found = std::max(found, entry.path());
+      if (SnapshotStore::step_of(entry.path().filename()) >= 0) found = std::max(found, entry.path());
     return found;
   }
   TempDir memory_;
@@ -89,18 +97,41 @@ TEST_F(Snapshots, OfOwnMemory) {
   on_all(0, [&](RunSnapshots& snapshots, int64_t rank) {
     EXPECT_FALSE(snapshots.find(0).checkpoint);
     for (const int64_t step : {2, 4}) take(snapshots, rank, step);
+    EXPECT_EQ(snapshots.made().count, 2);
   });
   on_all(0, [&](RunSnapshots& snapshots, int64_t rank) {
     expect_whole(snapshots.find(0), 4, "2 of 4 parts came from other machines");
     take(snapshots, rank, 6);
   });
-  EXPECT_EQ(std::distance(fs::directory_iterator(store("a")), fs::directory_iterator()), 2)
-      << "one, and whose they are";
+  EXPECT_EQ(std::distance(fs::directory_iterator(store("a")), fs::directory_iterator()), 4)
+      << "one, whose they are, and two ranks' places for the next";
   on_all(0, [&](RunSnapshots& snapshots, int64_t /*rank*/) {
     EXPECT_FALSE(snapshots.find(7).checkpoint);
     snapshots.remove();
   });
   EXPECT_TRUE(fs::is_empty(memory_ / "a"));
+}
+
+// Of one rank, whose part takes its time: all leave the next one out.
+TEST_F(Snapshots, OneThatIsStillUnderWay) {
+  const auto write = [](const fs::path& directory, FileSystem& files) {
+    write_file_synced(directory / "of-all", "x", files);
+  };
+  on_all(1, [&](RunSnapshots& snapshots, int64_t rank) {
+    snapshots.find(0);
+    EXPECT_TRUE(snapshots.take({.step = 2}, kMesh, write));
+    snapshots.wait();
+    EXPECT_TRUE(snapshots.take({.step = 4}, kMesh, [&](const fs::path& directory, FileSystem& files) {
+      const std::string text(rank == 1 ? size_t{256} << 20 : 1, 'x');
+      write_file_synced(directory / "of-all", text, files);
+    }));
+    EXPECT_FALSE(snapshots.take({.step = 5}, kMesh, write));
+    EXPECT_EQ(snapshots.made().left_out, 1);
+    snapshots.wait();
+    EXPECT_TRUE(snapshots.take({.step = 6}, kMesh, write));
+    snapshots.wait();
+    EXPECT_EQ(snapshots.made().count, 3);
+  });
 }
 
 TEST_F(Snapshots, OfAMachineThatIsGone) {
@@ -151,31 +182,42 @@ TEST_F(Snapshots, ARankThatCannotWrite) {
                                             [&](const fs::path& /*directory*/, FileSystem& /*files*/) {
                                               USER_CHECK(rank != 2, "no room");
                                             });
+                             snapshots.wait();
                            }),
                     "rank 2: no room");
 }
 
 TEST_F(Snapshots, OfOneProcess) {
-  const auto open = [&](const std::string& run) { return RunSnapshots(nullptr, "out", run, memory_ / "a", 1); };
+  const auto found_by = [&](const std::string& run, int64_t least) {
+    return RunSnapshots(nullptr, "out", run, memory_ / "a", 1).find(least);
+  };
   {
-    RunSnapshots snapshots = open("this run");
+    RunSnapshots snapshots(nullptr, "out", "this run", memory_ / "a", 1);
     EXPECT_FALSE(snapshots.find(0).checkpoint);
-    for (const int64_t step : {3, 6})
-      snapshots.take({.step = step}, "", [&](const fs::path& directory, FileSystem& /*files*/) {
-        write_file_synced(directory / "of-0", str("step {}", step));
-      });
-    EXPECT_EQ(snapshots.made().count, 2);
+    std::set<ino_t> places;
+    for (const int64_t step : {3, 6, 9, 12}) {
+      const auto write = [&](const fs::path& directory, FileSystem& files) {
+        write_file_synced(directory / "of-0", str("step {}", std::string(static_cast<size_t>(step), 'x')), files);
+        if (step == 6) write_file_synced(directory / "of-6", "gone", files);
+      };
+      EXPECT_TRUE(snapshots.take({.step = step}, "", write));
+      snapshots.wait();
+      places.insert(inode(newest("a") / "rank-00001" / "of-0"));
+    }
+    EXPECT_EQ(snapshots.made().count, 4);
+    EXPECT_EQ(snapshots.made().left_out, 0);
+    EXPECT_EQ(places.size(), 2U) << "memory is taken twice, and then used again";
   }
-  const RunSnapshots::Found found = open("this run").find(4);
+  const RunSnapshots::Found found = found_by("this run", 4);
   ASSERT_TRUE(found.checkpoint);
-  EXPECT_EQ(found.checkpoint->state.step, 6);
+  EXPECT_EQ(found.checkpoint->state.step, 12);
   EXPECT_EQ(found.from, "all of 1 parts were here");
-  EXPECT_EQ(read_text(found.checkpoint->directory / "of-0", 99), "step 6");
-  EXPECT_FALSE(open("this run").find(7).checkpoint);
+  EXPECT_EQ(read_text(found.checkpoint->directory / "of-0", 99), "step xxxxxxxxxxxx");
+  EXPECT_FALSE(fs::exists(found.checkpoint->directory / "of-6"));
   // A byte of it is another one.
-  std::ofstream(newest("a") / "rank-00001" / "of-0") << "step 7";
-  EXPECT_FALSE(open("this run").find(0).checkpoint);
-  const RunSnapshots::Found other = open("that run").find(0);
+  std::ofstream(newest("a") / "rank-00001" / "of-0") << "step xxxxxxxxxxxy";
+  EXPECT_FALSE(found_by("this run", 0).checkpoint);
+  const RunSnapshots::Found other = found_by("that run", 0);
   EXPECT_FALSE(other.checkpoint);
   EXPECT_NE(other.from.find("is a snapshot of another run (this run, this one is that run): removed"),
             std::string::npos)

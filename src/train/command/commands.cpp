@@ -1,6 +1,7 @@
 #include "train/command/commands.h"
 
 #include <cstdio>
+#include <optional>
 #include <utility>
 
 #include <fmt/ranges.h>
@@ -16,6 +17,8 @@
 #include "calibrate/calibrate.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/model_shards.h"
+#include "checkpoint/tensors.h"
 #include "cost/target_file.h"
 #include "train/command/calibrate_cluster.h"
 #include "train/command/inspect.h"
@@ -119,15 +122,53 @@ int run_generate(GenerateCommand command) {
   return 0;
 }
 
+namespace {
+
+constexpr const char* kOwnStep = "program_state.json";  // step.save() writes it (python/stepc/saved.py)
+constexpr uint64_t kMostFileBytes = 256 << 20;          // tokenizer.json of large vocabularies is tens of MB
+
+// Of a step of somebody's own (step.save()), whose model need be none that stepc knows: its tensors under their names
+// and in their types, and what other files are there but those that training goes on from.
+void export_own_step(const fs::path& checkpoint, const fs::path& destination, uint64_t max_shard_bytes) {
+  const TensorFiles weights(checkpoint, kModelFiles);
+  const MadeTensors made = made_of(weights);
+  std::vector<NamedBytes> sizes;
+  int64_t elements = 0;
+  for (const TensorFiles::Tensor& tensor : weights.tensors()) {
+    sizes.push_back({tensor.name, tensor.bytes()});
+    elements += static_cast<int64_t>(tensor.bytes()) / size_of(tensor.dtype);
+  }
+  const std::vector<ModelShard> shards = cut_shards(sizes, max_shard_bytes);
+  for (const ModelShard& shard : shards) {
+    MadeTensors there;
+    for (const size_t index : shard.tensors) there.push_back(made[index]);
+    save_tensors(destination / shard.file, there, {{"format", "pt"}});
+  }
+  if (shards.size() > 1) write_file_synced(destination / kIndexName, index_json(sizes, shards, elements));
+  for (const auto& entry : fs::directory_iterator(checkpoint)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_of_training = name == kManifestName || name == kIndexName || name == "trainer_state.json" ||
+                                name.ends_with(kOwnStep) || name.ends_with(".safetensors");
+    if (!is_of_training) write_file_synced(destination / name, read_text(entry.path(), kMostFileBytes));
+  }
+}
+
+}  // namespace
+
 int run_export(const fs::path& from, const fs::path& to, double max_shard_gb) {
   constexpr double kBytesPerGb = 1e9;
   USER_CHECK(max_shard_gb > 0, "--max-shard-gb {}: must be more than 0", max_shard_gb);
   if (fs::exists(from / kManifestName)) read_checkpoint(from);  // every file is whole
-  const ModelDirectory directory = open_model_directory(from);
-  check_weight_shapes(directory);
+  const auto max_shard_bytes = static_cast<uint64_t>(max_shard_gb * kBytesPerGb);
+  std::optional<ModelDirectory> directory;
+  if (!fs::exists(from / kOwnStep)) directory = open_model_directory(from);
+  if (directory) check_weight_shapes(*directory);
   if (to.has_parent_path()) make_directories(to.parent_path());
   DirectoryTransaction model(to);
-  export_model(directory, model.path(), static_cast<uint64_t>(max_shard_gb * kBytesPerGb));
+  if (directory)
+    export_model(*directory, model.path(), max_shard_bytes);
+  else
+    export_own_step(from, model.path(), max_shard_bytes);
   model.commit();
   fmt::print("{}: the model of {}\n", to.string(), from.string());
   return 0;

@@ -13,6 +13,7 @@
 #include "base/machine_memory.h"
 #include "base/text.h"
 #include "capture/virtual/virtual_region.h"
+#include "checkpoint/part_slots.h"
 #include "cost/named_target.h"
 #include "models/lora.h"
 #include "plan/target_plan.h"
@@ -37,7 +38,7 @@ namespace stepc::train {
 namespace {
 
 // Planned as a run's is, and never loaded.
-TrainingStep plan_step(const RunConfig& config, const ModelDirectory& directory, uint64_t& staging_bytes) {
+TrainingStep plan_step(const RunConfig& config, const ModelDirectory& directory, PlannedNeed& need) {
   Progress progress = progress_on_terminal(stderr);
   // The data say whether a row may hold two documents, which attention then keeps apart.
   const Corpus corpus = read_corpus(config, directory, progress);
@@ -50,9 +51,10 @@ TrainingStep plan_step(const RunConfig& config, const ModelDirectory& directory,
   TrainingStep step(model, optimizer, config.optim.clip, config.train.micro_batches,
                     engine_config(config, Mode::kFast, Capture::kVirtual));
   region.reset();
-  if (saves_while_training(config))
-    staging_bytes =
-        staged_bytes(saved_weights(directory, model, *optimizer.optimizer), optimizer.optimizer->named_state());
+  const NamedTensors weights = saved_weights(directory, model, *optimizer.optimizer);
+  const NamedTensors state = optimizer.optimizer->named_state();
+  if (saves_while_training(config)) need.staging = staged_bytes(weights, state);
+  if (config.elastic.snapshot_every > 0) need.snapshots = PartSlots::kSlots * saved_bytes(weights, state);
   for (const int64_t seq : corpus.mixture().lengths())  // the largest is what is shown
     if (!step.capture(batches.of_length(seq, 0)))
       throw RunFailure("this step cannot be planned before it runs: the line above says why");
@@ -156,17 +158,15 @@ int run_memory(RunConfig config, const std::filesystem::path& picture, const std
              strategy.mesh.ranks());
   if (strategy.mesh.ranks() > 1) return run_memory_of_rank(config, directory, strategy, picture);
   if (target) return run_memory_on(*target, config, directory, picture);
-  uint64_t staging_bytes = 0;
-  const TrainingStep step = plan_step(config, directory, staging_bytes);
+  PlannedNeed need;
+  const TrainingStep step = plan_step(config, directory, need);
   std::fputs(step.memory_text().c_str(), stdout);
-  if (staging_bytes > 0)
-    std::printf("staging for saves %s, beside the step's own\n", human_bytes(staging_bytes).c_str());
+  if (need.staging > 0) std::printf("staging for saves %s, beside the step's own\n", human_bytes(need.staging).c_str());
   if (const auto prediction = step.prediction()) std::printf("predicted time  %s\n", to_text(*prediction).c_str());
   const Stats stats = step.stats();
-  const PlannedNeed need{.process = resident_process_bytes(),
-                         .state = stats.state_bytes,
-                         .step = stats.planned_peak_bytes,
-                         .staging = staging_bytes};
+  need.process = resident_process_bytes();
+  need.state = stats.state_bytes;
+  need.step = stats.planned_peak_bytes;
   std::printf("%s\n", to_text(need).c_str());
   if (!picture.empty()) {
     write_file_synced(picture, step.memory_svg());

@@ -234,8 +234,8 @@ const std::vector<Key>& run_config_keys() {
        "save; 0: none"},
       {"elastic.snapshot_every", at(&R::elastic, &R::Elastic::snapshot_every), at_least(0),
        "steps between copies of model and optimizer in memory that outlives the ranks, from which a run that is "
-       "started "
-       "again goes on before it looks at checkpoints; 0: none"},
+       "started again goes on before it looks at checkpoints; one that comes due while the one before is hashed and "
+       "sent is left out; 0: none"},
       {"elastic.snapshot_copies", at(&R::elastic, &R::Elastic::snapshot_copies), between(0, 8),
        "other machines that hold what a rank has of a snapshot, as far as there are so many"},
       {"elastic.rejoin_seconds", at(&R::elastic, &R::Elastic::rejoin_seconds), between(0, 86400),

@@ -15,16 +15,18 @@ struct MemoryNeed {
   uint64_t optimizer = 0;  // moments and master weights
   uint64_t gradients = 0;  // all at once, for their norm
   uint64_t staging = 0;    // the copy that saves are written from
+  uint64_t snapshots = 0;  // two places, in memory that outlives the run
   [[nodiscard]] uint64_t total() const;
 };
 
 // What a run takes whose step is planned.
 struct PlannedNeed {
-  uint64_t process = 0;  // resident before there is a model: libraries, tokenizer, generated kernels
-  uint64_t state = 0;    // model and optimizer
-  uint64_t step = 0;     // the plan's peak
-  uint64_t staging = 0;  // the copy that saves are written from
-  [[nodiscard]] uint64_t total() const { return process + state + step + staging; }
+  uint64_t process = 0;    // resident before there is a model: libraries, tokenizer, generated kernels
+  uint64_t state = 0;      // model and optimizer
+  uint64_t step = 0;       // the plan's peak
+  uint64_t staging = 0;    // the copy that saves are written from
+  uint64_t snapshots = 0;  // two places each of its own and of those that it holds, in memory that outlives it
+  [[nodiscard]] uint64_t total() const { return process + state + step + staging + snapshots; }
 };
 // One line, with what there is beside it.
 std::string to_text(const PlannedNeed& need);

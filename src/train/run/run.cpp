@@ -73,9 +73,8 @@ Run::Run(RunConfig config, const Launch& launch, std::shared_ptr<Ranks> ranks, O
   progress_.note(start_table(config_, learner_->directory().config, corpus_, numbers_));
   plan_step();
   progress_.note(step_time_text(numbers_, prediction_));
+  if (snapshots_) snapshots_->check_room(learner_->saved_bytes(), config_.elastic.snapshot_every);
   progress_.during("loading the model", [&] { learner_->load(config_); });
-  if (snapshots_)
-    snapshots_->check_room(bytes_of(learner_->weights()) + bytes_of(learner_->state()), config_.elastic.snapshot_every);
   const auto& checkpoint = directory_.start();
   if (checkpoint) progress_.during("loading the checkpoint", [&] { resume_from(*checkpoint); });
   if (from.resumes && !checkpoint) progress_.note("no checkpoint to resume from: starting at step 0");
@@ -184,6 +183,7 @@ void Run::plan_step() {
   planned_.state = learner_->stats().state_bytes;
   planned_.step = largest;
   if (saves_while_training(config_)) planned_.staging = learner_->staged_bytes();
+  if (snapshots_) planned_.snapshots = snapshots_->bytes_for(learner_->saved_bytes());
   progress_.note(to_text(planned_));
   prediction_ = learner_->prediction();
   check_memory("training " + learner_->directory().path.string(), planned_.total());
@@ -374,6 +374,7 @@ void Run::take_snapshot() {
   enter("copying the state to memory");
   const auto began = Clock::now();
   const NamedTensors weights = learner_->weights(), optimizer_state = learner_->state();
+  // Beside what follows, none of it is read.
   snapshots_->take(state(), ranks_ == nullptr ? std::string() : to_text(strategy_.mesh),
                    [&](const auto& directory, FileSystem& files) {
                      learner_->write_checkpoint(directory, weights, optimizer_state, files);

@@ -110,10 +110,7 @@ void Run::finish() {
     progress_.note(str("  resident memory     {} before the first step, and the plan's {}: {}; at most {}",
                        human_bytes(loaded_bytes_), human_bytes(planned_.step),
                        human_bytes(loaded_bytes_ + planned_.step), human_bytes(peak_process_bytes())));
-  if (snapshots_ && snapshots_->made().count > 0)
-    progress_.note(str("  snapshots           {}, {} of this rank each; training stood still for {:.1f} ms each",
-                       snapshots_->made().count, human_bytes(snapshots_->made().bytes),
-                       1e3 * snapshots_->made().seconds / static_cast<double>(snapshots_->made().count)));
+  if (snapshots_ && snapshots_->made().count > 0) progress_.note(to_text(snapshots_->made()));
   if (!sample.empty()) progress_.note(sample);
   if (!profile_.empty()) progress_.note("profile: none, the run had too few replayed steps");
   progress_.note(str("report: {}", directory_.report().string()));

@@ -1,23 +1,26 @@
 #include "train/run/run_snapshots.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstring>
 #include <ctime>
 #include <map>
-#include <numeric>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <ATen/ops/from_blob.h>
+#include <ATen/Parallel.h>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/machine_memory.h"
 #include "base/text.h"
 #include "ir/mesh.h"
@@ -42,21 +45,17 @@ std::string place_of(const fs::path& memory) {
   return str("{} {} {}", machine, found.st_dev, found.st_ino);
 }
 
-std::vector<int64_t> all_of(const Ranks& ranks) {
-  std::vector<int64_t> numbers(static_cast<size_t>(ranks.ranks()));
-  std::iota(numbers.begin(), numbers.end(), 0);
-  return numbers;
-}
-
 uint64_t bytes_of(const Manifest& manifest) {
   uint64_t bytes = 0;
   for (const auto& [name, file] : manifest.files) bytes += file.bytes;
   return bytes;
 }
 
-at::Tensor tensor_of(std::span<const std::byte> bytes) {
-  return at::from_blob(const_cast<std::byte*>(bytes.data()), {static_cast<int64_t>(bytes.size())},
-                       at::TensorOptions(at::kByte));
+void copy_on_all_threads(std::byte* to, std::span<const std::byte> from) {
+  constexpr int64_t kLeast = 1 << 18;
+  at::parallel_for(0, std::ssize(from), kLeast, [&](int64_t begin, int64_t end) {
+    std::memcpy(to + begin, from.data() + begin, static_cast<size_t>(end - begin));
+  });
 }
 
 }  // namespace
@@ -113,7 +112,9 @@ RunSnapshots::RunSnapshots(std::shared_ptr<Ranks> ranks, const fs::path& output,
       memory_(std::move(memory)),
       store_(memory_, output),
       machines_(exchange(place_of(memory_))),
-      copies_(std::min(copies, machines_.count() - 1)) {
+      copies_(std::min(copies, machines_.count() - 1)),
+      own_(store_, rank(), copy_on_all_threads),
+      messages_(machines_.count() > 1 ? std::make_unique<PartMessages>(*ranks_) : nullptr) {
   const std::string attempt = exchange(str("{} {} {}", run_, std::time(nullptr), ::getpid()))[0];
   attempt_ = hash_bytes(std::as_bytes(std::span(attempt)));
 }
@@ -204,6 +205,10 @@ RunSnapshots::Found RunSnapshots::find(int64_t least) {
   if (best == nullptr) {
     if (!known.empty() && found.from.empty())
       found.from = "no snapshot in memory is whole, and newer than the checkpoint";
+    together([&] {
+      if (is_first_here()) store_.keep({});
+    });
+    barrier();
     return found;
   }
   const size_t fetched = fetch(*best);
@@ -212,6 +217,7 @@ RunSnapshots::Found RunSnapshots::find(int64_t least) {
     std::vector<SnapshotStore::Part> parts;
     for (const auto& [rank, manifest] : best->manifests) parts.push_back({best->snapshot, rank, manifest});
     store_.assemble(parts);
+    store_.keep({best->snapshot});
   });
   barrier();
   together([&] { found.checkpoint = read_checkpoint(store_.whole(best->snapshot), CheckedBy::kSizes); });
@@ -219,7 +225,7 @@ RunSnapshots::Found RunSnapshots::find(int64_t least) {
   const size_t parts = best->manifests.size();
   found.from = fetched == 0 ? str("all of {} parts were here", parts)
                             : str("{} of {} parts came from other machines", fetched, parts);
-  complete_ = best->snapshot;
+  found_ = best->snapshot;
   return found;
 }
 
@@ -238,71 +244,21 @@ size_t RunSnapshots::fetch(const Known& known) {
       if (machine == machines_.of(rank())) ++fetched;
     }
   }
-  move(known.snapshot, transfers, known.manifests);
   together([&] {
-    for (const Transfer& one : transfers)
-      USER_CHECK(one.to != rank() || store_.is_intact({known.snapshot, one.part, known.manifests.at(one.part)}),
+    for (const Transfer& one : transfers) {
+      const Manifest& manifest = known.manifests.at(one.part);
+      if (one.from == rank()) messages_->send(store_.part(known.snapshot, one.part), manifest.files, one.to);
+      if (one.to != rank()) continue;
+      SlotFiles files;
+      files.begin(store_.make_part(known.snapshot, one.part));
+      messages_->receive(files, one.from);
+      store_.finish_part(known.snapshot, one.part, manifest);
+      USER_CHECK(store_.is_intact({known.snapshot, one.part, manifest}),
                  "snapshots: what rank {} sent of rank {}'s part came damaged", one.from, one.part);
+    }
   });
   barrier();
   return fetched;
-}
-
-namespace {
-// What is on its way: sent from maps of files, received into others.
-struct Moving {
-  std::vector<MappedFile> sent;
-  std::vector<MemoryFile> received;
-  struct Message {
-    at::Tensor bytes;
-    int64_t peer = 0;
-    bool is_sent = false;
-    int tag = 0;
-  };
-  std::vector<Message> messages;
-};
-}  // namespace
-
-// All ranks are given the same.
-void RunSnapshots::move(const std::string& snapshot, const std::vector<Transfer>& transfers,
-                        const std::map<int64_t, Manifest>& manifests) {
-  if (transfers.empty()) return;
-  auto moving = std::make_unique<Moving>();
-  together([&] {
-    int tag = 0;
-    for (const Transfer& one : transfers) {
-      const bool sends = one.from == rank(), receives = one.to == rank();
-      const fs::path directory = receives ? store_.make_part(snapshot, one.part) : store_.part(snapshot, one.part);
-      for (const auto& [name, file] : manifests.at(one.part).files) {
-        ++tag;
-        if (sends) {
-          const MappedFile& mapped = moving->sent.emplace_back(directory / name);
-          USER_CHECK(mapped.bytes().size() == file.bytes, "{}: it was changed", (directory / name).string());
-          moving->messages.push_back({tensor_of(mapped.bytes()), one.to, true, tag});
-        } else if (receives) {
-          const MemoryFile& made = moving->received.emplace_back(directory / name, file.bytes);
-          moving->messages.push_back({tensor_of(made.bytes()), one.from, false, tag});
-        }
-      }
-    }
-  });
-  barrier();  // all have room
-  RankGroup& group = ranks_->among(all_of(*ranks_), /*for_messages=*/true);
-  try {
-    std::vector<InFlight> flights;
-    for (const Moving::Message& one : moving->messages)
-      flights.push_back(one.is_sent ? group.begin_send("a snapshot's copy", one.bytes, one.peer, one.tag)
-                                    : group.begin_receive("a snapshot's copy", one.bytes, one.peer, one.tag));
-    for (InFlight& flight : flights) flight.end();
-  } catch (const LostRank&) {
-    (void)moving.release();  // NOLINT(bugprone-unused-return-value): the others' bytes may still come; the process ends
-    throw;
-  }
-  moving.reset();
-  together([&] {
-    for (const Transfer& one : transfers)
-      if (one.to == rank()) store_.finish_part(snapshot, one.part, manifests.at(one.part));
-  });
 }
 
 std::vector<RunSnapshots::Transfer> RunSnapshots::copies() const {
@@ -313,13 +269,16 @@ std::vector<RunSnapshots::Transfer> RunSnapshots::copies() const {
   return transfers;
 }
 
-void RunSnapshots::check_room(uint64_t bytes, int64_t every) {
-  const std::vector<std::string> all = exchange(std::to_string(bytes));
+uint64_t RunSnapshots::bytes_for(uint64_t saved) const {
+  return PartSlots::kSlots * saved * (1 + static_cast<uint64_t>(copies_));
+}
+
+void RunSnapshots::check_room(uint64_t saved, int64_t every) {
+  const std::vector<std::string> all = exchange(std::to_string(saved));
   uint64_t needed = 0;
   const auto add = [&](int64_t of, int64_t on) {
-    constexpr uint64_t kAtOnce = 2;  // the last one that is whole, and the one that is being made
     if (machines_.of(on) == machines_.of(rank()))
-      needed += kAtOnce * static_cast<uint64_t>(std::stoull(all[static_cast<size_t>(of)]));
+      needed += PartSlots::kSlots * static_cast<uint64_t>(std::stoull(all[static_cast<size_t>(of)]));
   };
   for (int64_t one = 0; one < std::ssize(all); ++one) add(one, one);
   for (const Transfer& one : copies()) add(one.part, one.to);
@@ -335,37 +294,86 @@ void RunSnapshots::check_room(uint64_t bytes, int64_t every) {
   barrier();
 }
 
-void RunSnapshots::take(const TrainerState& state, const std::string& mesh,
+bool RunSnapshots::take(const TrainerState& state, const std::string& mesh,
                         const std::function<void(const fs::path& directory, FileSystem& files)>& write) {
   const auto began = Clock::now();
+  if (!settle()) {
+    if (made_.left_out++ == 0)
+      log().warn(
+          "elastic.snapshot_every: that of step {} is still under way at step {}: snapshots that come due meanwhile "
+          "are left out",
+          SnapshotStore::step_of(under_way_), state.step);
+    return false;
+  }
   const std::string snapshot = SnapshotStore::name_of(state.step, attempt_);
-  Manifest own;
   together([&] {
-    if (is_first_here()) store_.keep({complete_, snapshot});
-    const fs::path directory = store_.make_part(snapshot, rank());
-    write(directory, store_.files());
-    if (rank() == 0) write_trainer_state(directory, state, store_.files());
-    own = make_manifest(directory, state.step);
-    own.mesh = mesh;
-    store_.finish_part(snapshot, rank(), own);
+    const fs::path& directory = own_.begin(snapshot);
+    write(directory, own_.files());
+    if (rank() == 0) write_trainer_state(directory, state, own_.files());
+    under_way_ = snapshot;
+    done_ = std::async(std::launch::async,
+                       [this, snapshot, step = state.step, mesh] { return finish(snapshot, step, mesh); });
   });
-  const std::vector<std::string> files = exchange(to_text(own.files));
-  std::map<int64_t, Manifest> manifests;
-  for (size_t rank = 0; rank < files.size(); ++rank)
-    manifests[static_cast<int64_t>(rank)] = {state.step, parse_manifest_files(files[rank]), mesh};
-  move(snapshot, copies(), manifests);
-  barrier();
-  // Not all but the new one: others may have begun the next.
-  const std::string before = std::exchange(complete_, snapshot);
-  if (is_first_here() && before != snapshot) store_.forget(before);
   ++made_.count;
-  made_.bytes = bytes_of(own);
   made_.seconds += seconds_since(began);
+  return true;
+}
+
+// On a thread of its own. Ranks send and receive in one order of all transfers: of those that are left, the first one's
+// two ranks are at it.
+RunSnapshots::Done RunSnapshots::finish(const std::string& snapshot, int64_t step, const std::string& mesh) {
+  const auto began = Clock::now();
+  own_.files().end();
+  Manifest own = make_manifest(own_.directory(), step);
+  own.mesh = mesh;
+  own_.finish(own);
+  for (const Transfer& one : copies()) {
+    if (one.from == rank()) messages_->send(own_.directory(), own.files, one.to);
+    if (one.to != rank()) continue;
+    PartSlots& held = held_.try_emplace(one.part, store_, one.part).first->second;
+    held.begin(snapshot);
+    const ManifestFiles files = messages_->receive(held.files(), one.from);
+    held.finish({step, files, mesh});
+  }
+  own_.make_other();
+  for (auto& [part, held] : held_) held.make_other();
+  return {bytes_of(own), seconds_since(began)};
+}
+
+// Whether none is under way any more, on any rank; then the last one is what a run goes on from.
+bool RunSnapshots::settle() {
+  if (under_way_.empty()) return true;
+  const bool is_done = done_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  if ((ranks_ == nullptr ? int64_t{!is_done} : ranks_->largest(is_done ? 0 : 1)) != 0) return false;
+  together([&] {
+    const Done done = done_.get();
+    made_.bytes = done.bytes;
+    made_.beside_seconds += done.seconds;
+  });
+  under_way_.clear();
+  if (is_first_here()) store_.forget(found_);
+  found_.clear();
+  return true;
+}
+
+// Ranks wait for each other for some time at most, and this may take longer: so they ask all together.
+void RunSnapshots::wait() {
+  constexpr std::chrono::milliseconds kPause{2};
+  while (!settle()) std::this_thread::sleep_for(kPause);
 }
 
 void RunSnapshots::remove() {
-  complete_.clear();
+  wait();
   if (is_first_here()) store_.remove();
+}
+
+std::string to_text(const RunSnapshots::Made& made) {
+  const double count = static_cast<double>(std::max<int64_t>(1, made.count));
+  return str(
+      "  snapshots           {}, {} of this rank each; training stood still for {:.1f} ms each, {:.1f} ms more were "
+      "beside it{}",
+      made.count, human_bytes(made.bytes), 1e3 * made.seconds / count, 1e3 * made.beside_seconds / count,
+      made.left_out > 0 ? str("; {} were left out", made.left_out) : std::string());
 }
 
 }  // namespace stepc::train

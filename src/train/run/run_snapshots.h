@@ -1,11 +1,14 @@
 // RunSnapshots: copies of a run's state in memory that outlives its ranks. Each rank puts what is its own to save into
 // its machine's memory, as files of a checkpoint, and sends them to other machines; a run that is started again goes on
-// from the newest step that all parts can be had of. Shares the ranks; all of them make every call together.
+// from the newest step that all parts can be had of. Training stands still for one copy of the state, into one of the
+// two places that a part has; a thread beside it hashes and sends. Shares the ranks; all of them make every call
+// together.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,8 +16,10 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/part_slots.h"
 #include "checkpoint/snapshot_store.h"
 #include "comm/ranks.h"
+#include "train/run/part_messages.h"
 
 namespace stepc::train {
 
@@ -52,18 +57,24 @@ class RunSnapshots {
   };
   Found find(int64_t least);
 
-  // UserError, with what is missing, where the snapshots of ranks that take `bytes` each do not fit.
-  void check_room(uint64_t bytes, int64_t every);
-  // `write`: this rank's files of a checkpoint.
-  void take(const TrainerState& state, const std::string& mesh,
+  // Of memory, for the parts that a rank writes and holds for others, where it saves `saved` bytes.
+  [[nodiscard]] uint64_t bytes_for(uint64_t saved) const;
+  // UserError, with what is missing, where the snapshots of ranks that save `saved` bytes each do not fit.
+  void check_room(uint64_t saved, int64_t every);
+  // `write`: this rank's files of a checkpoint, before this returns. The rest is done beside what follows. False: the
+  // one before is still under way on some rank, and this one is left out. What went wrong with that is thrown here.
+  bool take(const TrainerState& state, const std::string& mesh,
             const std::function<void(const std::filesystem::path& directory, FileSystem& files)>& write);
+  // Until none is under way.
+  void wait();
   // The run goes on from what is saved elsewhere.
   void remove();
 
   struct Made {
-    int64_t count = 0;
-    uint64_t bytes = 0;  // of the last one, this rank's own
-    double seconds = 0;  // that training stood still for all of them
+    int64_t count = 0, left_out = 0;
+    uint64_t bytes = 0;         // of the last one, this rank's own
+    double seconds = 0;         // that training stood still for all of them
+    double beside_seconds = 0;  // of all that are whole, on the thread beside it
   };
   [[nodiscard]] const Made& made() const { return made_; }
 
@@ -79,8 +90,13 @@ class RunSnapshots {
   [[nodiscard]] std::string describe_own() const;
   size_t fetch(const Known& known);
   [[nodiscard]] std::vector<Transfer> copies() const;
-  void move(const std::string& snapshot, const std::vector<Transfer>& transfers,
-            const std::map<int64_t, Manifest>& manifests);
+  bool settle();
+  // What is done beside the training: of this rank's own part, and of those that it holds.
+  struct Done {
+    uint64_t bytes = 0;
+    double seconds = 0;
+  };
+  Done finish(const std::string& snapshot, int64_t step, const std::string& mesh);
 
   std::shared_ptr<Ranks> ranks_;
   std::string run_;
@@ -89,8 +105,16 @@ class RunSnapshots {
   Machines machines_;
   int64_t copies_;
   uint64_t attempt_ = 0;
-  std::string complete_;  // the newest snapshot that all have
+  std::string found_;  // that the run went on from, as long as it is kept
   Made made_;
+  PartSlots own_;
+  std::map<int64_t, PartSlots> held_;       // by whose parts
+  std::unique_ptr<PartMessages> messages_;  // none: there is one machine
+  std::string under_way_;                   // the snapshot that the thread is at
+  std::future<Done> done_;                  // last: its thread uses the above until it is joined
 };
+
+// A row of the table at the end of a run.
+std::string to_text(const RunSnapshots::Made& made);
 
 }  // namespace stepc::train

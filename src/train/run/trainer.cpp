@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -13,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include <sys/prctl.h>
 #include <sys/resource.h>
 
 #include "base/check.h"
@@ -68,6 +70,12 @@ void take_all_open_files() {
 
 std::chrono::milliseconds milliseconds_of(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(1000 * seconds));
+}
+
+// Ranks of an agent that was killed would go on without it, and hold the directory against the run that somebody starts
+// in its stead: they save and end, as if it had asked them to.
+void end_with_agent(const Launch& launch) {
+  if (launch.agent_store) prctl(PR_SET_PDEATHSIG, SIGTERM);
 }
 
 // Agents stop their ranks one after the other when others come or go, and all ranks stop with the first of them.
@@ -159,6 +167,7 @@ int train(RunConfig config, bool resume, FileSystem& files, const std::filesyste
              "elastic.rejoin_seconds = {:g}: {} ends all ranks when one is lost: leave the key out",
              config.elastic.rejoin_seconds, launch.by);
   if (launch.ranks > 1) take_all_open_files();
+  end_with_agent(launch);
   for (bool rejoins = false;; rejoins = true) try {
       return train_together(config, launch, resume, rejoins, files, profile);
     } catch (const LostRank& error) {

@@ -75,6 +75,8 @@ class Learner {
 
   // Of a copy of what this process writes, with or without memory for it.
   [[nodiscard]] virtual uint64_t staged_bytes() const = 0;
+  // Of the tensors in the files that it writes, likewise.
+  [[nodiscard]] virtual uint64_t saved_bytes() const = 0;
 
   [[nodiscard]] virtual const ModelDirectory& directory() const = 0;
   [[nodiscard]] virtual Stats stats() const = 0;

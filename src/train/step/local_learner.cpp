@@ -129,6 +129,11 @@ uint64_t LocalLearner::staged_bytes() const {
   return train::staged_bytes(saved_weights(directory_, model_, optimizer), optimizer.named_state());
 }
 
+uint64_t LocalLearner::saved_bytes() const {
+  const optim::Optimizer& optimizer = *optimizer_.optimizer;
+  return train::saved_bytes(saved_weights(directory_, model_, optimizer), optimizer.named_state());
+}
+
 void LocalLearner::write_checkpoint(const std::filesystem::path& checkpoint, const NamedTensors& weights,
                                     const NamedTensors& state, FileSystem& files) const {
   write_trained_files(checkpoint, directory_, made_of(weights), max_shard_bytes_, files);

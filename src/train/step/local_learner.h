@@ -50,6 +50,7 @@ class LocalLearner final : public Learner {
   Sample sample(const std::string& prompt, const SampleOptions& options) override;
 
   [[nodiscard]] uint64_t staged_bytes() const override;
+  [[nodiscard]] uint64_t saved_bytes() const override;
 
   [[nodiscard]] const ModelDirectory& directory() const override { return directory_; }
   [[nodiscard]] Stats stats() const override { return step_->stats(); }

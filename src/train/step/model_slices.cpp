@@ -3,7 +3,10 @@
 #include <map>
 #include <set>
 
+#include "base/text.h"
+#include "checkpoint/part_slots.h"
 #include "models/lora.h"
+#include "train/run/run_saver.h"
 #include "train/step/local_learner.h"
 
 namespace stepc::train {
@@ -34,6 +37,28 @@ SavedSlices state_slices(const ChosenOptimizer& optimizer, const ShardedState& s
   for (const auto& [name, tensor] : optimizer.optimizer->named_state())
     if (!saves || saves(Owner::kOptimizerState, name)) whole.push_back({name, Owner::kOptimizerState, name, 0, {}});
   return slices_of(state, std::move(whole));
+}
+
+uint64_t saved_bytes(const SavedSlices& weights, const SavedSlices& state, const ShardedState& of) {
+  uint64_t bytes = 0;
+  for (const SavedSlices* list : {&weights, &state})
+    for (const SavedSlice& one : *list) bytes += one.slice.elements() * of.element_bytes(one.owner, one.key);
+  return bytes;
+}
+
+CopiesNeed copies_need(const RunConfig& config, const SavedSlices& weights, const SavedSlices& state,
+                       const ShardedState& of) {
+  CopiesNeed need;
+  if (saves_while_training(config)) need.staging = staged_bytes(weights, state, of);
+  if (config.elastic.snapshot_every > 0) need.snapshots = PartSlots::kSlots * saved_bytes(weights, state, of);
+  return need;
+}
+
+std::string to_text(const CopiesNeed& need) {
+  std::string text;
+  if (need.staging > 0) text += str("copy for saves {}, ", human_bytes(need.staging));
+  if (need.snapshots > 0) text += str("snapshots {}, ", human_bytes(need.snapshots));
+  return text;
 }
 
 uint64_t staged_bytes(const SavedSlices& weights, const SavedSlices& state, const ShardedState& of) {

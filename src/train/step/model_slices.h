@@ -10,6 +10,7 @@
 
 #include "engine/ranks/saved_slices.h"
 #include "engine/ranks/sharded_state.h"
+#include "train/config/run_config.h"
 #include "train/model/model_directory.h"
 #include "train/step/optimizer_choice.h"
 
@@ -27,5 +28,18 @@ SavedSlices state_slices(const ChosenOptimizer& optimizer, const ShardedState& s
 
 // Of the copy that a save is written from: what both lists have is copied once.
 uint64_t staged_bytes(const SavedSlices& weights, const SavedSlices& state, const ShardedState& of);
+// Of the files: there it stands twice.
+uint64_t saved_bytes(const SavedSlices& weights, const SavedSlices& state, const ShardedState& of);
+
+// What a run keeps beside its step of what it saves.
+struct CopiesNeed {
+  uint64_t staging = 0;    // that saves are written from, in a run that saves while it trains
+  uint64_t snapshots = 0;  // its own two places for them, where it takes any
+  [[nodiscard]] uint64_t total() const { return staging + snapshots; }
+};
+CopiesNeed copies_need(const RunConfig& config, const SavedSlices& weights, const SavedSlices& state,
+                       const ShardedState& of);
+// "copy for saves 1.0 MiB, ", and what else there is of it.
+std::string to_text(const CopiesNeed& need);
 
 }  // namespace stepc::train

@@ -306,6 +306,7 @@ NamedTensors RankLearner::state() {
 }
 
 uint64_t RankLearner::staged_bytes() const { return train::staged_bytes(weight_slices(), state_slices(), state_); }
+uint64_t RankLearner::saved_bytes() const { return train::saved_bytes(weight_slices(), state_slices(), state_); }
 
 void RankLearner::write_checkpoint(const std::filesystem::path& checkpoint, const NamedTensors& weights,
                                    const NamedTensors& state, FileSystem& files) const {

@@ -54,6 +54,7 @@ class RankLearner final : public Learner {
   std::optional<std::string> find_nonfinite_in(const Batch& batch) override;
   std::optional<std::string> find_unlike_replica() override { return stepc::find_unlike_replica(state_); }
   [[nodiscard]] uint64_t staged_bytes() const override;
+  [[nodiscard]] uint64_t saved_bytes() const override;
 
   [[nodiscard]] const ModelDirectory& directory() const override { return directory_; }
   [[nodiscard]] Stats stats() const override;

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "capture/virtual/virtual_region.h"
 #include "comm/ranks.h"
+#include "cost/profile.h"
 #include "engine/plan/compile.h"
 #include "engine/ranks/sharded_state.h"
 #include "engine/virtual_door.h"
@@ -19,7 +20,6 @@
 #include "runtime/kernel_sources.h"
 #include "train/config/parallel.h"
 #include "train/machine/kernel_directory.h"
-#include "train/run/run_saver.h"
 #include "train/run/trainer.h"
 #include "train/step/model_slices.h"
 #include "train/step/train_step.h"
@@ -132,15 +132,14 @@ uint64_t RankPlan::step_bytes() const {
 RankPlan plan_rank(const std::vector<CapturedPart>& captured, const RunConfig& config, const Strategy& strategy,
                    const ModelDirectory& directory, models::Decoder model, const ChosenOptimizer& optimizer) {
   RankPlanner planner(config, strategy);
-  RankPlan out{strategy, {}};
+  RankPlan out{strategy, {}, {}};
   for (const CapturedPart& part : captured) {
     out.parts.push_back(planner.plan(part.name, part.times, part.plan));
     out.strategy.context = planner.strategy().context;
     planner.keep_parameters(out.parts.back().graph);
   }
-  if (saves_while_training(config))
-    out.staging_bytes = staged_bytes(weight_slices(directory, std::move(model), planner.state()),
-                                     state_slices(optimizer, planner.state()), planner.state());
+  out.copies = copies_need(config, weight_slices(directory, std::move(model), planner.state()),
+                           state_slices(optimizer, planner.state()), planner.state());
   return out;
 }
 
@@ -162,11 +161,9 @@ std::string to_text(const RankPlan& plan) {
   out += str("predicted time  {}\n", to_text(sum));
   out += str("of it in exchanges {}, while nothing else runs {}\n", time_text(sum.exchange_seconds),
              time_text(sum.exposed_seconds));
-  const uint64_t staging = plan.staging_bytes;
   out += str("a rank takes {}: model and optimizer {}, step {}, {}the program itself aside\n",
-             human_bytes(plan.state_bytes() + plan.step_bytes() + staging), human_bytes(plan.state_bytes()),
-             human_bytes(plan.step_bytes()),
-             staging > 0 ? str("copy for saves {}, ", human_bytes(staging)) : std::string());
+             human_bytes(plan.state_bytes() + plan.step_bytes() + plan.copies.total()), human_bytes(plan.state_bytes()),
+             human_bytes(plan.step_bytes()), to_text(plan.copies));
   return out;
 }
 

@@ -16,6 +16,7 @@
 #include "train/config/run_config.h"
 #include "train/model/model_directory.h"
 #include "train/step/batches.h"
+#include "train/step/model_slices.h"
 #include "train/step/optimizer_choice.h"
 
 namespace stepc::train {
@@ -54,8 +55,7 @@ struct RankPart {
 struct RankPlan {
   Strategy strategy;
   std::vector<RankPart> parts;
-  // The first rank's copy that saves are written from, in a run that saves while it trains.
-  uint64_t staging_bytes = 0;
+  CopiesNeed copies;  // the first rank's
 
   // The program's own memory on a rank: parameters, optimizer state, held gradients, buffers.
   [[nodiscard]] uint64_t state_bytes() const;

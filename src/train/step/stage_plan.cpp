@@ -17,7 +17,6 @@
 #include "runtime/kernel_sources.h"
 #include "train/config/parallel.h"
 #include "train/machine/kernel_directory.h"
-#include "train/run/run_saver.h"
 #include "train/step/model_slices.h"
 
 namespace stepc::train {
@@ -160,11 +159,10 @@ PipelinePlan plan_pipeline(const std::vector<CapturedPart>& captured, const RunC
     }
     stage.state_bytes = bytes_of(held);
     stage.waits = planned[0].timeline.idle_share(rank);
-    if (!saves_while_training(config)) continue;
     const ShardedState state = planner.state_of(planned, rank);
     const SavesFn saves = [&](Owner owner, const std::string& key) { return cuts.saves(rank, owner, key); };
-    stage.staging_bytes =
-        staged_bytes(weight_slices(directory, model, state, saves), state_slices(optimizer, state, saves), state);
+    stage.copies = copies_need(config, weight_slices(directory, model, state, saves),
+                               state_slices(optimizer, state, saves), state);
   }
   return out;
 }
@@ -187,9 +185,9 @@ std::string to_text(const PipelinePlan& plan) {
                human_bytes(stage.step_bytes()), human_bytes(stage.between_bytes),
                human_bytes(static_cast<uint64_t>(stage.sent_bytes)), 100 * stage.waits, fmt::join(stage.begins, ", "));
   }
-  out += str("a rank takes {}: model and optimizer {}, step {}, {}the program itself aside\n",
-             human_bytes(most.bytes()), human_bytes(most.state_bytes), human_bytes(most.step_bytes()),
-             most.staging_bytes > 0 ? str("copy for saves {}, ", human_bytes(most.staging_bytes)) : std::string());
+  out +=
+      str("a rank takes {}: model and optimizer {}, step {}, {}the program itself aside\n", human_bytes(most.bytes()),
+          human_bytes(most.state_bytes), human_bytes(most.step_bytes()), to_text(most.copies));
   return out;
 }
 

@@ -16,14 +16,14 @@ struct StagePlan {
   std::vector<std::string> begins;  // the modules that it begins with
   std::vector<RankPart> parts;      // functions
   uint64_t state_bytes = 0;         // parameters, optimizer state, held gradients, buffers
-  uint64_t staging_bytes = 0;       // as RankPlan's
+  CopiesNeed copies;                // as RankPlan's
   uint64_t between_bytes = 0;       // values that lie between functions
   double sent_bytes = 0;            // to other stages, a step
   double waits = 0;                 // which part of the micro-batches' time it waits
 
   // The largest arena, and what lies beside it.
   [[nodiscard]] uint64_t step_bytes() const;
-  [[nodiscard]] uint64_t bytes() const { return state_bytes + step_bytes() + staging_bytes; }
+  [[nodiscard]] uint64_t bytes() const { return state_bytes + step_bytes() + copies.total(); }
 };
 struct PipelinePlan {
   Strategy strategy;  // with pp

@@ -25,6 +25,10 @@ uint64_t staged_bytes(const NamedTensors& weights, const NamedTensors& state) {
   return bytes;
 }
 
+uint64_t saved_bytes(const NamedTensors& weights, const NamedTensors& state) {
+  return bytes_of(weights) + bytes_of(state);
+}
+
 StagedCheckpoint::StagedCheckpoint(const NamedTensors& weights, const NamedTensors& state) {
   const at::NoGradGuard no_grad;
   std::map<Place, at::Tensor> copies;

@@ -12,6 +12,9 @@ namespace stepc::train {
 // Of such a copy: a tensor that is in both lists, as master weights are, is copied once.
 uint64_t staged_bytes(const NamedTensors& weights, const NamedTensors& state);
 
+// Of the files: there it stands twice.
+uint64_t saved_bytes(const NamedTensors& weights, const NamedTensors& state);
+
 class StagedCheckpoint {
  public:
   // Takes memory for tensors of these shapes and touches it, so that no later copy() waits for pages.
