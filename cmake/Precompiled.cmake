@@ -73,8 +73,12 @@ function(stepc_give_header target name)
   add_dependencies(${target} stepc_pch_${name})
 endfunction()
 
-# Compiles the sources, given by their whole paths, of TARGET as one file.
+# Compiles the sources, given by their whole paths, of TARGET as one file; one alone is its own.
 function(stepc_group target name)
+  if(ARGC EQUAL 3)
+    stepc_give_header(${target} ${name} ${ARGN})
+    return()
+  endif()
   get_property(number TARGET ${target} PROPERTY STEPC_GROUPS)
   math(EXPR number "0${number} + 1")
   set_property(TARGET ${target} PROPERTY STEPC_GROUPS ${number})

@@ -30,8 +30,7 @@ std::vector<TensorId> GraphBuilder::add_aten(Node node, const std::vector<Tensor
 }
 
 TensorId GraphBuilder::full(double value, DType dtype, Shape shape) {
-  AttrValue number = value;
-  if (!is_floating(dtype)) number = static_cast<int64_t>(value);
+  const AttrValue number = is_floating(dtype) ? AttrValue(value) : AttrValue(static_cast<int64_t>(value));
   return add("full", {}, {{"value", number}, {"dtype", dtype}, {"shape", std::move(shape)}});
 }
 
