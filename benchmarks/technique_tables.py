@@ -57,7 +57,8 @@ SITUATIONS = {
 def text_of(way):
     axes = ", ".join(f"{axis} {way[axis]}" for axis in ("pp", "dp_replicate", "dp_shard", "cp", "tp") if way[axis] > 1)
     zero = f", zero {way['zero']}" if way["dp_shard"] > 1 else ""
-    return f"{axes or 'one device'}{zero}, {way['micro_batches']} micro-batches" + (", recomputes" if way.get("recomputes") else "")
+    batches = f"{way['micro_batches']} micro-batch{'es' if way['micro_batches'] > 1 else ''}"
+    return f"{axes or 'one device'}{zero}, {batches}" + (", recomputes" if way.get("recomputes") else "")
 
 
 def row_of(kind, way, best):
