@@ -71,14 +71,16 @@ class Tree:
         return made
 
     def link(self, program, objects):
-        """As the build does, with these objects in place of those of its libraries."""
+        """As the build does, with these objects in place of those of its libraries. Files that are compiled in groups have
+        their definitions there too: the first counts."""
         commands = subprocess.run(["ninja", "-t", "commands", program], cwd=self.build, check=True, capture_output=True,
                                   text=True).stdout.splitlines()
         words = shlex.split(commands[-1])
         words = words[words.index("&&") + 1 : len(words) - 1 - words[::-1].index("&&")]
         place = words.index("-o")
         made = self.root / Path(program).name
-        subprocess.run([*words[:place], *map(str, objects), "-o", str(made), *words[place + 2:]], cwd=self.build, check=True)
+        subprocess.run([*words[:place], "-Wl,--allow-multiple-definition", *map(str, objects), "-o", str(made),
+                        *words[place + 2:]], cwd=self.build, check=True)
         return made
 
 
