@@ -18,7 +18,7 @@ import pathlib
 import statistics
 import sys
 
-from plans import best_plan
+from plans import best_plan, llama
 
 HERE = pathlib.Path(__file__).parent
 
@@ -27,18 +27,8 @@ def config_of(row):
     """config.json: GPT as gpt2, Llama as llama."""
     number = {key: int(row[key]) for key in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq")}
     if row["model"].startswith("Llama"):
-        return {
-            "model_type": "llama",
-            "architectures": ["LlamaForCausalLM"],
-            "hidden_size": number["hidden"],
-            "num_hidden_layers": number["layers"],
-            "num_attention_heads": number["heads"],
-            "num_key_value_heads": number["kv_heads"],
-            "intermediate_size": number["ffn"],
-            "vocab_size": number["vocab"],
-            "max_position_embeddings": number["seq"],
-            "tie_word_embeddings": False,
-        }
+        return llama(number["layers"], number["hidden"], number["heads"], number["ffn"], number["vocab"], number["seq"],
+                     number["kv_heads"])
     return {
         "model_type": "gpt2",
         "architectures": ["GPT2LMHeadModel"],

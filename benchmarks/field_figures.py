@@ -7,24 +7,13 @@ scaling, beside what `stepc plan` says for the same model, cards and mesh.
 import argparse
 import sys
 
-from plans import ROOT, best_plan
+from plans import ROOT, best_plan, llama
 
 RECIPES = ROOT / "examples/recipes"
-LLAMA_7B = {
-    "model_type": "llama",
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 32,
-    "intermediate_size": 11008,
-    "vocab_size": 32000,
-    "max_position_embeddings": 4096,
-    "tie_word_embeddings": False,
-}
+LLAMA_7B = llama(layers=32, hidden=4096, heads=32, ffn=11008, vocab=32000, positions=4096)
 
 
-def llama(size, cluster, rows, overlap=True, order=None, chunks=None, **pins):
+def recipe(size, cluster, rows, overlap=True, order=None, chunks=None, **pins):
     """One plan; the arguments of best_plan."""
     parallel = {"overlap": str(overlap).lower()}
     parallel |= {key: value for key, value in {"order": order, "chunks": chunks}.items() if value}
@@ -41,15 +30,15 @@ RATIOS = {
         "Llama 3.1 8B, FSDP, from 8 to 128 H100-96, 2 rows of 8192 tokens a card, bf16, compiled: of the rate of a card",
         6514 / 6667,
         "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md",
-        llama("8b", "h100-96x8", 16, micro_batches=1, **shard(8)),
-        llama("8b", "h100-96x128", 256, micro_batches=1, **shard(128)),
+        recipe("8b", "h100-96x8", 16, micro_batches=1, **shard(8)),
+        recipe("8b", "h100-96x128", 256, micro_batches=1, **shard(128)),
     ),
     "dgx-scaling": (
         "Llama 3.1 8B, cp 2, from 8 to 128 H100, 16 rows of 8192 tokens a card, bf16: of the rate of a card",
         12.27 / 12.33,
         "NVIDIA dgxc-benchmarking v25.04.02",
-        llama("8b", "h100x8", 128, dp_shard=4, zero=1, cp=2, tp=1, pp=1, micro_batches=32),
-        llama("8b", "h100x128", 2048, dp_shard=64, zero=1, cp=2, tp=1, pp=1, micro_batches=32),
+        recipe("8b", "h100x8", 128, dp_shard=4, zero=1, cp=2, tp=1, pp=1, micro_batches=32),
+        recipe("8b", "h100x128", 2048, dp_shard=64, zero=1, cp=2, tp=1, pp=1, micro_batches=32),
     ),
     "a100-scaling": (
         "Llama 7B, FSDP, from 8 to 128 A100, 2 rows of 2048 tokens a card: times 16, of linear scaling",
@@ -62,22 +51,22 @@ RATIOS = {
         "Llama 3.1 70B, FSDP 32 x TP 8, 256 H100-96, 16 rows a group: exchanges of tp beside the matmuls (published in fp8)",
         876 / 829,
         "torchtitan, the same page",
-        llama("70b", "h100-96x256", 512, overlap=False, dp_shard=32, zero=3, tp=8, cp=1, pp=1, micro_batches=1),
-        llama("70b", "h100-96x256", 512, dp_shard=32, zero=3, tp=8, cp=1, pp=1, micro_batches=1),
+        recipe("70b", "h100-96x256", 512, overlap=False, dp_shard=32, zero=3, tp=8, cp=1, pp=1, micro_batches=1),
+        recipe("70b", "h100-96x256", 512, dp_shard=32, zero=3, tp=8, cp=1, pp=1, micro_batches=1),
     ),
     "interleaved": (
         "Llama 3.1 405B, FSDP 8 x TP 8 x PP 8, 512 H100-96, 32 rows a group: interleaved 1F1B for 1F1B (published in fp8)",
         128 / 100,
         "torchtitan, the same page",
-        llama("405b", "h100-96x512", 256, order="1f1b", dp_shard=8, zero=2, tp=8, cp=1, pp=8, micro_batches=32),
-        llama("405b", "h100-96x512", 256, order="1f1b", chunks=2, dp_shard=8, zero=2, tp=8, cp=1, pp=8, micro_batches=32),
+        recipe("405b", "h100-96x512", 256, order="1f1b", dp_shard=8, zero=2, tp=8, cp=1, pp=8, micro_batches=32),
+        recipe("405b", "h100-96x512", 256, order="1f1b", chunks=2, dp_shard=8, zero=2, tp=8, cp=1, pp=8, micro_batches=32),
     ),
     "zero-bubble": (
         "the same: ZB-H1 for 1F1B",
         None,
         "-",
-        llama("405b", "h100-96x512", 256, order="1f1b", dp_shard=8, zero=2, tp=8, cp=1, pp=8, micro_batches=32),
-        llama("405b", "h100-96x512", 256, order="zb-h1", dp_shard=8, zero=2, tp=8, cp=1, pp=8, micro_batches=32),
+        recipe("405b", "h100-96x512", 256, order="1f1b", dp_shard=8, zero=2, tp=8, cp=1, pp=8, micro_batches=32),
+        recipe("405b", "h100-96x512", 256, order="zb-h1", dp_shard=8, zero=2, tp=8, cp=1, pp=8, micro_batches=32),
     ),
 }
 

@@ -9,6 +9,22 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 STEPC = ROOT / "build/release/src/stepc"
 
 
+def llama(layers, hidden, heads, ffn, vocab, positions, kv_heads=None):
+    """config.json of such a Llama."""
+    return {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads or heads,
+        "intermediate_size": ffn,
+        "vocab_size": vocab,
+        "max_position_embeddings": positions,
+        "tie_word_embeddings": False,
+    }
+
+
 def search(model, cluster, tokens, rows, pins=None, parallel=None, more=()):
     """All ways of `rows` rows of `tokens` tokens a step, as --json writes them, the best first; or None and why there is none.
 

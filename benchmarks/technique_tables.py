@@ -5,7 +5,7 @@
 
 import argparse
 
-from plans import ROOT, search
+from plans import ROOT, llama, search
 
 KINDS = {
     "`dp_replicate`": lambda way: way["dp_replicate"] > 1 and way["dp_shard"] == way["cp"] == way["tp"] == way["pp"] == 1,
@@ -15,18 +15,7 @@ KINDS = {
     "`cp` among the axes": lambda way: way["cp"] > 1 and way["pp"] == 1,
     "`pp` among the axes": lambda way: way["pp"] > 1,
 }
-SMALL = {
-    "model_type": "llama",
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "num_key_value_heads": 12,
-    "intermediate_size": 2048,
-    "vocab_size": 32000,
-    "max_position_embeddings": 4096,
-    "tie_word_embeddings": False,
-}
+SMALL = llama(layers=12, hidden=768, heads=12, ffn=2048, vocab=32000, positions=4096)
 SLOW = """name = "slow-network"
 nodes = 8
 devices_per_node = 8

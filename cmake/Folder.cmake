@@ -36,6 +36,13 @@ function(stepc_folder name)
   set_property(GLOBAL APPEND PROPERTY STEPC_FOLDERS ${name})
 endfunction()
 
+# Leaves the code of TARGET as it is written where the sanitizers make optimising it slow: a test's own, say.
+function(stepc_unoptimised target)
+  if(STEPC_SANITIZE MATCHES address)
+    target_compile_options(${target} PRIVATE -O0)
+  endif()
+endfunction()
+
 # stepc_test_folder(NAME [TORCH] [PRECOMPILED kind] [DEPENDS folder ...] [LIBRARIES target ...] [TIMEOUT seconds])
 # Every tests/NAME/*_test.cpp goes into one executable test_NAME, one ctest entry.
 function(stepc_test_folder name)
@@ -70,9 +77,7 @@ function(stepc_test_folder name)
   stepc_precompile(test_${name} ${ARG_PRECOMPILED})
   # What takes time in a test is what it tests: its own code is compiled twice as fast so.
   target_compile_options(test_${name} PRIVATE $<$<CONFIG:Release>:-O1>)
-  if(STEPC_SANITIZE MATCHES address)
-    target_compile_options(test_${name} PRIVATE -O0)
-  endif()
+  stepc_unoptimised(test_${name})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()

@@ -138,13 +138,13 @@ void save_tensors(const std::filesystem::path& path, const NamedTensors& tensors
   save_tensors(path, made_of(tensors), metadata, files);
 }
 
-void save_model_tensors(const std::filesystem::path& directory, const MadeTensors& weights, at::ScalarType dtype,
-                        uint64_t max_shard_bytes, FileSystem& files) {
+void save_model_tensors(const std::filesystem::path& directory, const MadeTensors& weights,
+                        std::optional<at::ScalarType> dtype, uint64_t max_shard_bytes, FileSystem& files) {
   std::vector<NamedBytes> sizes;
   int64_t elements = 0;
   for (const MadeTensor& tensor : weights) {
     const int64_t count = c10::multiply_integers(tensor.shape);
-    sizes.push_back({tensor.name, static_cast<uint64_t>(count) * at::elementSize(dtype)});
+    sizes.push_back({tensor.name, static_cast<uint64_t>(count) * at::elementSize(dtype.value_or(tensor.dtype))});
     elements += count;
   }
   const std::vector<ModelShard> shards = cut_shards(sizes, max_shard_bytes);
@@ -152,7 +152,8 @@ void save_model_tensors(const std::filesystem::path& directory, const MadeTensor
     MadeTensors converted;
     for (const size_t index : shard.tensors) {
       const MadeTensor& tensor = weights[index];
-      converted.push_back({tensor.name, dtype, tensor.shape, [&] { return tensor.make().detach().to(dtype); }});
+      const at::ScalarType to = dtype.value_or(tensor.dtype);
+      converted.push_back({tensor.name, to, tensor.shape, [&tensor, to] { return tensor.make().detach().to(to); }});
     }
     save_tensors(directory / shard.file, converted, {{"format", "pt"}}, files);
   }

@@ -55,9 +55,11 @@ void save_tensors(const std::filesystem::path& path, const NamedTensors& tensors
                   const SafetensorsMetadata& metadata = {}, FileSystem& files = system_files());
 
 // The weights of a Hugging Face directory: model.safetensors, or, where they are more than `max_shard_bytes`, the files
-// model-00001-of-00003.safetensors and on with model.safetensors.index.json, cut where transformers cuts.
-void save_model_tensors(const std::filesystem::path& directory, const MadeTensors& weights, at::ScalarType dtype,
-                        uint64_t max_shard_bytes, FileSystem& files = system_files());
+// model-00001-of-00003.safetensors and on with model.safetensors.index.json, cut where transformers cuts. In one dtype;
+// none: each in its own.
+void save_model_tensors(const std::filesystem::path& directory, const MadeTensors& weights,
+                        std::optional<at::ScalarType> dtype, uint64_t max_shard_bytes,
+                        FileSystem& files = system_files());
 void save_model_tensors(const std::filesystem::path& directory, const NamedTensors& weights, at::ScalarType dtype,
                         uint64_t max_shard_bytes, FileSystem& files = system_files());
 

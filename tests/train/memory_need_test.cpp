@@ -36,10 +36,10 @@ TEST_F(MemoryNeedTest, EveryTensorIsCounted) {
   EXPECT_EQ(need().weights, 2 * count);
   EXPECT_EQ(need().optimizer, 12 * count + kScalars);
   EXPECT_EQ(need().gradients, 2 * count);
-  EXPECT_EQ(need().staging, 0U);
+  EXPECT_EQ(need().copies.staging, 0U);
   EXPECT_EQ(need().total(), 16 * count + kScalars);
   config_.output.save_every = 5;  // master weights are what is saved
-  EXPECT_EQ(need().staging, 12 * count + kScalars);
+  EXPECT_EQ(need().copies.staging, 12 * count + kScalars);
   config_.train.micro_batches = 2;
   EXPECT_EQ(need().gradients, 4 * count);
   config_.model.compute = "float32";

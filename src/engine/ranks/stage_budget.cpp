@@ -32,6 +32,12 @@ uint64_t between_bytes(const StageParts& parts, int64_t rank) {
   return peak_slot_bytes(parts.program, rank, bytes);
 }
 
+uint64_t sent_bytes(const StageParts& parts, const StageCall& send) {
+  uint64_t bytes = 0;
+  for (const SlotValue& one : send.reads) bytes += bytes_of(parts.cut.values[one.value].type);
+  return bytes;
+}
+
 MemoryBudget budget_of_function(const MemoryBudget& budget, const Graph& function, uint64_t others) {
   return beside(budget, others - std::min(others, bytes_of_inputs(function)));  // a plan counts its inputs
 }

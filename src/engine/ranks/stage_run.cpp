@@ -195,10 +195,8 @@ ProgramTimeline StageRun::predict(const KnownTarget& known) const {
     seconds.push_back(static_cast<double>(ranks_.all->largest(static_cast<int64_t>(own * 1e9))) * 1e-9);
   }
   return simulate(parts_.program, seconds, [&](const StageCall& send) {
-    double bytes = 0;
-    for (const SlotValue& one : send.reads) bytes += static_cast<double>(bytes_of(parts_.cut.values[one.value].type));
     const Rates& rates = known.target.rates;
-    return rates.link_latency_seconds + bytes / rates.link_bytes_per_second;
+    return rates.link_latency_seconds + static_cast<double>(sent_bytes(parts_, send)) / rates.link_bytes_per_second;
   });
 }
 

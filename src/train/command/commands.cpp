@@ -17,7 +17,6 @@
 #include "calibrate/calibrate.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/manifest.h"
-#include "checkpoint/model_shards.h"
 #include "checkpoint/tensors.h"
 #include "cost/target_file.h"
 #include "train/command/calibrate_cluster.h"
@@ -131,20 +130,7 @@ constexpr uint64_t kMostFileBytes = 256 << 20;          // tokenizer.json of lar
 // and in their types, and what other files are there but those that training goes on from.
 void export_own_step(const fs::path& checkpoint, const fs::path& destination, uint64_t max_shard_bytes) {
   const TensorFiles weights(checkpoint, kModelFiles);
-  const MadeTensors made = made_of(weights);
-  std::vector<NamedBytes> sizes;
-  int64_t elements = 0;
-  for (const TensorFiles::Tensor& tensor : weights.tensors()) {
-    sizes.push_back({tensor.name, tensor.bytes()});
-    elements += static_cast<int64_t>(tensor.bytes()) / size_of(tensor.dtype);
-  }
-  const std::vector<ModelShard> shards = cut_shards(sizes, max_shard_bytes);
-  for (const ModelShard& shard : shards) {
-    MadeTensors there;
-    for (const size_t index : shard.tensors) there.push_back(made[index]);
-    save_tensors(destination / shard.file, there, {{"format", "pt"}});
-  }
-  if (shards.size() > 1) write_file_synced(destination / kIndexName, index_json(sizes, shards, elements));
+  save_model_tensors(destination, made_of(weights), std::nullopt, max_shard_bytes);
   for (const auto& entry : fs::directory_iterator(checkpoint)) {
     const std::string name = entry.path().filename().string();
     const bool is_of_training = name == kManifestName || name == kIndexName || name == "trainer_state.json" ||

@@ -13,7 +13,6 @@
 #include "base/machine_memory.h"
 #include "base/text.h"
 #include "capture/virtual/virtual_region.h"
-#include "checkpoint/part_slots.h"
 #include "cost/named_target.h"
 #include "models/lora.h"
 #include "plan/target_plan.h"
@@ -24,13 +23,11 @@
 #include "train/report/progress.h"
 #include "train/run/memory_need.h"
 #include "train/run/run_data.h"
-#include "train/run/run_saver.h"
 #include "train/run/trainer.h"
 #include "train/step/batches.h"
 #include "train/step/local_learner.h"
 #include "train/step/rank_plan.h"
 #include "train/step/stage_plan.h"
-#include "train/step/staged_checkpoint.h"
 #include "train/step/train_step.h"
 #include "train/step/training_step.h"
 
@@ -38,7 +35,7 @@ namespace stepc::train {
 namespace {
 
 // Planned as a run's is, and never loaded.
-TrainingStep plan_step(const RunConfig& config, const ModelDirectory& directory, PlannedNeed& need) {
+TrainingStep plan_step(const RunConfig& config, const ModelDirectory& directory, CopiesNeed& copies) {
   Progress progress = progress_on_terminal(stderr);
   // The data say whether a row may hold two documents, which attention then keeps apart.
   const Corpus corpus = read_corpus(config, directory, progress);
@@ -51,10 +48,8 @@ TrainingStep plan_step(const RunConfig& config, const ModelDirectory& directory,
   TrainingStep step(model, optimizer, config.optim.clip, config.train.micro_batches,
                     engine_config(config, Mode::kFast, Capture::kVirtual));
   region.reset();
-  const NamedTensors weights = saved_weights(directory, model, *optimizer.optimizer);
-  const NamedTensors state = optimizer.optimizer->named_state();
-  if (saves_while_training(config)) need.staging = staged_bytes(weights, state);
-  if (config.elastic.snapshot_every > 0) need.snapshots = PartSlots::kSlots * saved_bytes(weights, state);
+  copies =
+      copies_need(config, saved_weights(directory, model, *optimizer.optimizer), optimizer.optimizer->named_state());
   for (const int64_t seq : corpus.mixture().lengths())  // the largest is what is shown
     if (!step.capture(batches.of_length(seq, 0)))
       throw RunFailure("this step cannot be planned before it runs: the line above says why");
@@ -159,9 +154,10 @@ int run_memory(RunConfig config, const std::filesystem::path& picture, const std
   if (strategy.mesh.ranks() > 1) return run_memory_of_rank(config, directory, strategy, picture);
   if (target) return run_memory_on(*target, config, directory, picture);
   PlannedNeed need;
-  const TrainingStep step = plan_step(config, directory, need);
+  const TrainingStep step = plan_step(config, directory, need.copies);
   std::fputs(step.memory_text().c_str(), stdout);
-  if (need.staging > 0) std::printf("staging for saves %s, beside the step's own\n", human_bytes(need.staging).c_str());
+  if (const uint64_t staging = need.copies.staging)
+    std::printf("staging for saves %s, beside the step's own\n", human_bytes(staging).c_str());
   if (const auto prediction = step.prediction()) std::printf("predicted time  %s\n", to_text(*prediction).c_str());
   const Stats stats = step.stats();
   need.process = resident_process_bytes();

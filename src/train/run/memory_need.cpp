@@ -8,16 +8,15 @@
 
 #include "base/machine_memory.h"
 #include "base/text.h"
-#include "checkpoint/part_slots.h"
 #include "train/machine/machine.h"
-#include "train/run/run_saver.h"
 #include "train/step/local_learner.h"
 #include "train/step/optimizer_choice.h"
-#include "train/step/staged_checkpoint.h"
 
 namespace stepc::train {
 
-uint64_t MemoryNeed::total() const { return weights + optimizer + std::max(loading, gradients + staging) + snapshots; }
+uint64_t MemoryNeed::total() const {
+  return weights + optimizer + std::max(loading, gradients + copies.staging) + copies.snapshots;
+}
 
 MemoryNeed memory_need(const RunConfig& config, const ModelDirectory& directory, uint64_t file_bytes) {
   const auto compute = at::TensorOptions(at::kMeta).dtype(models::scalar_type(config.model.compute));
@@ -35,19 +34,14 @@ MemoryNeed memory_need(const RunConfig& config, const ModelDirectory& directory,
   for (const auto& [name, tensor] : trained)
     need.gradients += static_cast<uint64_t>(
         tensor.numel() * (wide ? std::max<int64_t>(sizeof(float), tensor.element_size()) : tensor.element_size()));
-  if (saves_while_training(config))
-    need.staging = staged_bytes(saved_weights(directory, model, *chosen.optimizer), chosen.optimizer->named_state());
-  if (config.elastic.snapshot_every > 0)
-    need.snapshots = PartSlots::kSlots *
-                     saved_bytes(saved_weights(directory, model, *chosen.optimizer), chosen.optimizer->named_state());
+  need.copies =
+      copies_need(config, saved_weights(directory, model, *chosen.optimizer), chosen.optimizer->named_state());
   return need;
 }
 
 std::string to_text(const PlannedNeed& need) {
-  return str("a run takes {}: model and optimizer {}, step {}, {}{}the program itself {}; there is {}",
-             human_bytes(need.total()), human_bytes(need.state), human_bytes(need.step),
-             need.staging > 0 ? str("copy for saves {}, ", human_bytes(need.staging)) : std::string(),
-             need.snapshots > 0 ? str("snapshots {}, ", human_bytes(need.snapshots)) : std::string(),
+  return str("a run takes {}: model and optimizer {}, step {}, {}the program itself {}; there is {}",
+             human_bytes(need.total()), human_bytes(need.state), human_bytes(need.step), to_text(need.copies),
              human_bytes(need.process), human_bytes(usable_bytes()));
 }
 
@@ -59,8 +53,8 @@ void check_memory_need(const ModelDirectory& directory, const MemoryNeed& need) 
   add("weights", need.weights);
   add("optimizer", need.optimizer);
   add("gradients", need.gradients);
-  add("copy for saves", need.staging);
-  add("snapshots", need.snapshots);
+  add("copy for saves", need.copies.staging);
+  add("snapshots", need.copies.snapshots);
   check_memory(str("training {} ({})", directory.path.string(), fmt::join(parts, ", ")), need.total());
 }
 

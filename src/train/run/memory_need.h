@@ -6,6 +6,7 @@
 
 #include "train/config/run_config.h"
 #include "train/model/model_directory.h"
+#include "train/step/model_slices.h"
 
 namespace stepc::train {
 
@@ -14,8 +15,7 @@ struct MemoryNeed {
   uint64_t loading = 0;    // the weights' files, read whole; gone before the first step
   uint64_t optimizer = 0;  // moments and master weights
   uint64_t gradients = 0;  // all at once, for their norm
-  uint64_t staging = 0;    // the copy that saves are written from
-  uint64_t snapshots = 0;  // two places, in memory that outlives the run
+  CopiesNeed copies = {};
   [[nodiscard]] uint64_t total() const;
 };
 
@@ -24,9 +24,8 @@ struct PlannedNeed {
   uint64_t process = 0;    // resident before there is a model: libraries, tokenizer, generated kernels
   uint64_t state = 0;      // model and optimizer
   uint64_t step = 0;       // the plan's peak
-  uint64_t staging = 0;    // the copy that saves are written from
-  uint64_t snapshots = 0;  // two places each of its own and of those that it holds, in memory that outlives it
-  [[nodiscard]] uint64_t total() const { return process + state + step + staging + snapshots; }
+  CopiesNeed copies = {};  // with what it holds of other machines' snapshots
+  [[nodiscard]] uint64_t total() const { return process + state + step + copies.total(); }
 };
 // One line, with what there is beside it.
 std::string to_text(const PlannedNeed& need);

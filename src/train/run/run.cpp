@@ -182,8 +182,8 @@ void Run::plan_step() {
   planned_.process = resident_process_bytes();
   planned_.state = learner_->stats().state_bytes;
   planned_.step = largest;
-  if (saves_while_training(config_)) planned_.staging = learner_->staged_bytes();
-  if (snapshots_) planned_.snapshots = snapshots_->bytes_for(learner_->saved_bytes());
+  if (saves_while_training(config_)) planned_.copies.staging = learner_->staged_bytes();
+  if (snapshots_) planned_.copies.snapshots = snapshots_->bytes_for(learner_->saved_bytes());
   progress_.note(to_text(planned_));
   prediction_ = learner_->prediction();
   check_memory("training " + learner_->directory().path.string(), planned_.total());

@@ -8,6 +8,7 @@
 #include "models/lora.h"
 #include "train/run/run_saver.h"
 #include "train/step/local_learner.h"
+#include "train/step/staged_checkpoint.h"
 
 namespace stepc::train {
 
@@ -46,12 +47,24 @@ uint64_t saved_bytes(const SavedSlices& weights, const SavedSlices& state, const
   return bytes;
 }
 
+namespace {
+// `of`: what the bytes of both lists depend on beside them.
+template <typename List, typename... Of>
+CopiesNeed copies_of(const RunConfig& config, const List& weights, const List& state, const Of&... of) {
+  CopiesNeed need;
+  if (saves_while_training(config)) need.staging = staged_bytes(weights, state, of...);
+  if (config.elastic.snapshot_every > 0) need.snapshots = PartSlots::kSlots * saved_bytes(weights, state, of...);
+  return need;
+}
+}  // namespace
+
+CopiesNeed copies_need(const RunConfig& config, const NamedTensors& weights, const NamedTensors& state) {
+  return copies_of(config, weights, state);
+}
+
 CopiesNeed copies_need(const RunConfig& config, const SavedSlices& weights, const SavedSlices& state,
                        const ShardedState& of) {
-  CopiesNeed need;
-  if (saves_while_training(config)) need.staging = staged_bytes(weights, state, of);
-  if (config.elastic.snapshot_every > 0) need.snapshots = PartSlots::kSlots * saved_bytes(weights, state, of);
-  return need;
+  return copies_of(config, weights, state, of);
 }
 
 std::string to_text(const CopiesNeed& need) {

@@ -37,6 +37,7 @@ struct CopiesNeed {
   uint64_t snapshots = 0;  // its own two places for them, where it takes any
   [[nodiscard]] uint64_t total() const { return staging + snapshots; }
 };
+CopiesNeed copies_need(const RunConfig& config, const NamedTensors& weights, const NamedTensors& state);
 CopiesNeed copies_need(const RunConfig& config, const SavedSlices& weights, const SavedSlices& state,
                        const ShardedState& of);
 // "copy for saves 1.0 MiB, ", and what else there is of it.

@@ -57,7 +57,7 @@ class StagePlanner {
       const auto f = static_cast<size_t>(&function - out.parts.cut.functions.data());
       const int64_t rank = out.parts.program.functions[f].rank;
       own.budget = budget_of_function(options_.budget, function.graph,
-                                      held.at(static_cast<size_t>(rank)) + stepc::between_bytes(out.parts, rank));
+                                      held.at(static_cast<size_t>(rank)) + between_bytes(out.parts, rank));
       PlannedGraph planned = plan_fast({}, kernels_, own);
       const Prediction prediction = predict(planned.plan.schedule, known_);
       seconds.push_back(prediction.seconds);
@@ -67,16 +67,10 @@ class StagePlanner {
     }
     const Rates& rates = known_.target.rates;
     out.timeline = simulate(out.parts.program, seconds, [&](const StageCall& send) {
-      return rates.link_latency_seconds + sent_bytes(out.parts, send) / rates.link_bytes_per_second;
+      return rates.link_latency_seconds +
+             static_cast<double>(sent_bytes(out.parts, send)) / rates.link_bytes_per_second;
     });
     return out;
-  }
-
-  static double sent_bytes(const StageParts& parts, const StageCall& send) {
-    double bytes = 0;
-    for (const SlotValue& one : send.reads)
-      bytes += static_cast<double>(stepc::bytes_of(parts.cut.values[one.value].type));
-    return bytes;
   }
 
   // What the first of the ranks at that place along pp has.
@@ -92,7 +86,7 @@ class StagePlanner {
     uint64_t bytes = 0;
     for (size_t f = 0; f < planned.schedules.size(); ++f)
       if (planned.parts.program.functions[f].rank == rank) bytes = std::max(bytes, planned.schedules[f].peak_bytes());
-    return bytes + stepc::between_bytes(planned.parts, rank);
+    return bytes + between_bytes(planned.parts, rank);
   }
 
  private:
@@ -151,11 +145,9 @@ PipelinePlan plan_pipeline(const std::vector<CapturedPart>& captured, const RunC
           held.merge(state_of(part.functions[f].graph));
           stage.parts.push_back(part.functions[f]);
         }
-      std::vector<uint64_t> bytes;
-      for (const StageValue& value : part.parts.cut.values) bytes.push_back(stepc::bytes_of(value.type));
-      stage.between_bytes = std::max(stage.between_bytes, peak_slot_bytes(part.parts.program, rank, bytes));
+      stage.between_bytes = std::max(stage.between_bytes, between_bytes(part.parts, rank));
       for (const StageCall& call : part.parts.program.calls[static_cast<size_t>(rank)])
-        if (call.kind == StageCall::Kind::kSend) stage.sent_bytes += StagePlanner::sent_bytes(part.parts, call);
+        if (call.kind == StageCall::Kind::kSend) stage.sent_bytes += static_cast<double>(sent_bytes(part.parts, call));
     }
     stage.state_bytes = bytes_of(held);
     stage.waits = planned[0].timeline.idle_share(rank);
