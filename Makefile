@@ -1,7 +1,7 @@
 # Everything one does with stepc, one word each. What a target does is in the script that it calls.
 .DEFAULT_GOAL := help
 PYTHON ?= python3.12
-.PHONY: help setup build demo test test-python test-torch wheel bench gpu-bundle check asan tsan clean
+.PHONY: help setup build demo test test-python test-torch wheel wheels bench gpu-bundle check asan tsan clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -14,7 +14,7 @@ build: setup ## build everything into build/release
 
 demo: ## set up, build stepc, train a 10 M parameter Llama on English text into runs/demo
 	@tools/setup demo
-	@tools/build release stepc
+	@tools/build --grouped release stepc
 	@tools/demo
 
 test: ## set up with PyTorch and transformers, build everything, run every check and test
@@ -24,11 +24,14 @@ test: ## set up with PyTorch and transformers, build everything, run every check
 test-python: ## build the package for another interpreter and run tests/python there: make test-python PYTHON=python3.12
 	@tools/test_python "$(PYTHON)"
 
-test-torch: ## build everything for another torch and run every test there: make test-torch TORCH=2.13.0 [TESTS=tests/parity]
+test-torch: ## build everything for another torch and run every test there: make test-torch TORCH=2.11.0 [TESTS=tests/parity]
 	@tools/test_python "torch==$(TORCH)" $(TESTS)
 
-wheel: ## make dist/stepc-*.whl for .venv's interpreter, or another: make wheel PYTHON=python3.13
-	@tools/wheel $(if $(filter command environment,$(firstword $(origin PYTHON))),"$(PYTHON)")
+wheel: ## make dist/stepc-*.whl for .venv's interpreter, or another: make wheel PYTHON=python3.13 [TORCH=2.11.0]
+	@TORCH="$(TORCH)" tools/wheel $(if $(filter command environment,$(firstword $(origin PYTHON))),"$(PYTHON)")
+
+wheels: ## make and try the wheels of a release: every CPython that is here, the oldest and the newest torch
+	@tools/wheels
 
 bench: ## compare with PyTorch eager, torch.compile and JAX; table and build/bench.json; what capture costs
 	@tools/setup bench

@@ -28,7 +28,7 @@
 #include "ops/op_def.h"
 #include "runtime/micro_kernels.h"
 #include "train/machine/kernel_directory.h"
-#include "train/step/rank_plan.h"
+#include "train/step/capture_run.h"
 
 namespace {
 

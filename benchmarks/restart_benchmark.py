@@ -16,9 +16,11 @@ import pathlib
 import random
 import re
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -46,11 +48,19 @@ sample_tokens = 0
 
 
 class Run:
-    def __init__(self, folder, arguments):
-        self.folder, self.ranks = folder, arguments.ranks
-        self.memories = [folder / "memory-0", folder / "memory-1"]
-        for memory in self.memories:
-            memory.mkdir(exist_ok=True)
+    """Its ranks end with the block that it is the context of. `memory`: the directory of both halves' memory."""
+
+    def __init__(self, folder, memory, ranks):
+        self.folder, self.ranks, self.processes = folder, ranks, []
+        self.memories = [memory / str(half) for half in range(2)]
+        for each in self.memories:
+            each.mkdir()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.kill()
 
     def start(self, *how):
         with socket.socket() as taken:
@@ -97,16 +107,14 @@ def main():
     parser.add_argument("--json", type=pathlib.Path)
     arguments = parser.parse_args()
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through the blocks below, which end the ranks
     with tempfile.TemporaryDirectory(prefix="stepc-restart-", dir=place) as memory, \
-            tempfile.TemporaryDirectory(prefix="stepc-restart-") as name:
-        folder = pathlib.Path(name)
+            tempfile.TemporaryDirectory(prefix="stepc-restart-") as name, \
+            Run(pathlib.Path(name), pathlib.Path(memory), arguments.ranks) as run:
+        folder = run.folder
         subprocess.run([STEPC, "init", "model", "--preset", arguments.preset], cwd=folder, check=True, capture_output=True)
         (folder / "text.txt").write_text(" ".join(random.Random(0).choices("light and the deep was upon".split(), k=40000)))
         (folder / "run.toml").write_text(CONFIG.format(seq=arguments.seq, batch=arguments.batch))
-        run = Run(folder, arguments)
-        run.memories = [pathlib.Path(memory) / str(half) for half in range(2)]
-        for each in run.memories:
-            each.mkdir()
         run.start()
         cold, _, _ = run.until("step 1/")
         rows = {}

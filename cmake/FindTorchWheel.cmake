@@ -30,6 +30,7 @@ find_library(TorchWheel_C10_LIBRARY c10 PATHS "${STEPC_TORCH_DIR}/lib" NO_DEFAUL
 if(EXISTS "${STEPC_TORCH_DIR}/version.py")
   file(STRINGS "${STEPC_TORCH_DIR}/version.py" _line REGEX "^__version__ = ")
   string(REGEX REPLACE ".*'([0-9.]+).*" "\\1" TorchWheel_VERSION "${_line}")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${STEPC_TORCH_DIR}/version.py")  # another one in its place
 endif()
 
 set(_first 2.11)  # src/python/torch_requirement.py has them too

@@ -38,6 +38,15 @@ bool are_other_choices(const Arg& one, const Arg& other);
 // "at model.py:12", where that is known.
 std::string place_of_read(const Trace& trace, CallId call);
 
+// How a step has left its trace.
+struct Departure {
+  std::string difference;         // what it did otherwise than the trace; empty: it follows it
+  bool raised = false;            // that was a call that raised, which the step perhaps caught
+  bool is_reseeded = false;       // or a random generator was in another state
+  std::string decided;            // just before, the host read another truth or integer than the recorded one: where
+  std::string decided_otherwise;  // the plan's truth or integer is another one than was computed then: where
+};
+
 class Tracer {
  public:
   // What the tracer asks for while the step runs.
@@ -78,16 +87,8 @@ class Tracer {
   // All parts have run.
   void end();
 
-  // What the step did otherwise than `trace`, empty while it follows it. After run() it says whether the plan may run.
-  [[nodiscard]] const std::string& difference() const;
-  // Whether that was a call that raised, which the step perhaps caught.
-  [[nodiscard]] bool raised() const;
-  // Whether it left because a random generator was in another state.
-  [[nodiscard]] bool is_reseeded() const;
-  // Where the host read a truth or an integer that is not the recorded one, just before it left; empty: it did not.
-  [[nodiscard]] const std::string& decided() const;
-  // After it left: where the plan's truth or integer is another one than was computed then; empty: nowhere.
-  [[nodiscard]] const std::string& decided_otherwise() const;
+  // After run() it says whether the plan may run.
+  [[nodiscard]] const Departure& departure() const;
   // What the host has read so far, by call.
   [[nodiscard]] const std::map<size_t, Arg>& numbers() const;
   // What the host has supplied so far, in the order of calls.

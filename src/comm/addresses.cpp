@@ -122,24 +122,33 @@ std::set<int> listening_sockets() {
   return found;
 }
 
-void wait_for_listener(const std::string& address, int port, std::chrono::milliseconds timeout) {
+void wait_for_listener(const std::string& address, int port, std::chrono::milliseconds timeout, bool has_listened) {
   const auto end = std::chrono::steady_clock::now() + timeout;
   std::string reason;
   do {
+    Found found = {nullptr, freeaddrinfo};
     // Its name, too, may not be known yet: pods of a cluster start in any order.
     try {
+      found = look_up(address.c_str(), port, SOCK_STREAM, 0);
+    } catch (const UserError& error) {
+      reason = error.what();
+    }
+    if (found) {
       const auto connects = [&](int fd, const addrinfo& one) {
         const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
         return connect_within(fd, one, std::max(left, std::chrono::milliseconds(0)));
       };
-      const int fd = first_socket(look_up(address.c_str(), port, SOCK_STREAM, 0).get(), connects);
+      const int fd = first_socket(found.get(), connects);
       if (fd >= 0) {
         close(fd);
         return;
       }
+      if (has_listened && errno == ECONNREFUSED)
+        user_error(
+            "nobody listens at {}:{} any more, where the launcher's agent did: it is gone; start the run again, "
+            "from what it has saved",
+            address, port);
       reason = std::strerror(errno);
-    } catch (const UserError& error) {
-      reason = error.what();
     }
     std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(kRetryDelay, timeout));
   } while (std::chrono::steady_clock::now() < end);

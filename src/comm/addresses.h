@@ -20,7 +20,8 @@ void hear(int socket);
 // Of this process, those that listen for connections.
 std::set<int> listening_sockets();
 // Returns when somebody listens there. UserError, with what the last attempt met, where nobody does within the time.
-void wait_for_listener(const std::string& address, int port, std::chrono::milliseconds timeout);
+// `has_listened`: somebody did; whom the machine refuses then waits for nobody.
+void wait_for_listener(const std::string& address, int port, std::chrono::milliseconds timeout, bool has_listened);
 // The address of this machine from which `address` is reached, as numbers. UserError where it is not reached.
 std::string address_toward(const std::string& address, int port);
 // Whether an address in numbers is one that only this machine reaches.

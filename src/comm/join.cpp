@@ -18,6 +18,7 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 constexpr Milliseconds kLongestPause{100};
+constexpr Milliseconds kOfAgent = std::chrono::seconds(7);  // that its store is waited for, twice
 constexpr int kAnyPort = 1;  // to ask which of its addresses a machine uses, without sending anything
 
 std::string place_of(const Launch& launch) { return str("{}:{}", launch.address, launch.port); }
@@ -46,9 +47,13 @@ OpenStore open_store(const Launch& launch, Milliseconds timeout) {
   c10d::TCPStoreOptions options = options_of(launch.port, launch.rank == 0 && !launch.agent_store, timeout);
   // The store believes whoever connects, and by itself would listen on all addresses of the machine.
   if (options.isServer) options.masterListenFd = bind_socket(launch.address, launch.port);
-  wait_for_listener(launch.address, launch.port, timeout);  // rank 0, too: the address may be another machine's
-  return {with_secret(c10::make_intrusive<c10d::TCPStore>(launch.address, options), launch),
-          options.masterListenFd.value_or(-1)};
+  // An agent listened before it started this rank; its machine may be gone, or it itself go between the two waits.
+  if (launch.agent_store) options.timeout = std::min(timeout, kOfAgent);
+  // Rank 0, too: it may be another machine's address.
+  wait_for_listener(launch.address, launch.port, options.timeout, /*has_listened=*/launch.agent_store);
+  auto store = c10::make_intrusive<c10d::TCPStore>(launch.address, options);
+  store->setTimeout(timeout);
+  return {with_secret(std::move(store), launch), options.masterListenFd.value_or(-1)};
 }
 
 std::string address_key(int64_t rank) { return str("address of {}", rank); }
@@ -183,8 +188,8 @@ std::shared_ptr<Ranks> join_in(c10::intrusive_ptr<c10d::Store> store, bool leave
   } catch (const UserError&) {
     throw;
   } catch (const std::exception& error) {
-    throw LostRank(
-        str("rank {} lost the others while it met them at {}: {}", launch.rank, place_of(launch), line_of(error)));
+    throw LostRank(str("rank {} lost {} while it met the others at {}: {}", launch.rank,
+                       launch.agent_store ? "the launcher's agent" : "rank 0", place_of(launch), line_of(error)));
   }
   auto ranks = std::make_shared<Ranks>(std::make_unique<Meeting>(launch.rank, launch.ranks, std::move(store), address,
                                                                  to_answer, round, Secret(launch.secret)));

@@ -118,6 +118,7 @@ class LaunchReader {
     meet_at(launch, "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE");
     const std::string agent_store = text("TORCHELASTIC_USE_AGENT_STORE").value_or("");
     launch.agent_store = agent_store == "True" || agent_store == "true" || agent_store == "1";
+    launch.agent = find_number("STEPC_AGENT", 1, INT32_MAX).value_or(0);
     launch.restart = find_number("TORCHELASTIC_RESTART_COUNT", 0, 1 << 30).value_or(0);
     // Of torchrun "none" is what every run is called that nobody has named.
     if (const auto run = text("TORCHELASTIC_RUN_ID"); run && *run != "none") launch.run = *run;
@@ -130,10 +131,15 @@ class LaunchReader {
     Launch launch;
     const std::string processes = text("PET_NPROC_PER_NODE").value_or("1");
     if (processes != "auto" && processes != "cpu" && processes != "gpu")
-      USER_CHECK(number("PET_NPROC_PER_NODE", 1, kMostRanks, "PET_NNODES") == 1,
+      USER_CHECK(find_number("PET_NPROC_PER_NODE", 1, kMostRanks).value_or(1) == 1,
                  "the environment variable PET_NPROC_PER_NODE is {}, and this process is a pod's only one: start it "
                  "with torchrun",
                  processes);
+    const std::string pods = text("PET_NNODES").value_or("");
+    USER_CHECK(pods.find(':') == std::string::npos,
+               "the environment variable PET_NNODES is {}: which of so many pods there are is for torchrun to find "
+               "out: start this process with it",
+               pods);
     place(launch, "PET_NODE_RANK", "PET_NNODES", "", "");
     launch.address.clear();
     meet_at(launch, "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_NNODES");

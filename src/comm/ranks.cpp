@@ -13,6 +13,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "comm/meeting.h"
+#include "comm/watch/watchdog.h"
 
 namespace stepc {
 
@@ -134,6 +135,11 @@ void Ranks::tell(const std::string& why) noexcept {
     fail(why);
   } catch (const std::exception&) {  // they know, or are gone
   }
+}
+
+void Ranks::watch(const std::filesystem::path& run, double stall_seconds) {
+  watchdog_.reset();
+  watchdog_ = std::make_unique<Watchdog>(*this, run, begin_attempt(*this), stall_seconds);
 }
 
 void Ranks::stop_listening() { meeting_->stop_listening(); }

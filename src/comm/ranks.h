@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -28,6 +29,7 @@ namespace stepc {
 
 class Meeting;
 class Peers;
+class Watchdog;
 
 // What went between a rank and the others.
 struct Traffic {
@@ -147,6 +149,12 @@ class Ranks {
   // What this rank does, noted by whatever runs on it, on a part of the run too.
   [[nodiscard]] Flight& flight() { return *flight_; }
 
+  // Looks after this rank from now on (watch/watchdog.h); all call it together. `run`: the directory in which the run
+  // leaves what it did last, where it fails; empty: nothing is left.
+  void watch(const std::filesystem::path& run, double stall_seconds);
+  // What does; nullptr: nobody does.
+  [[nodiscard]] Watchdog* watchdog() { return watchdog_.get(); }
+
   // This rank's group along the axes (group_of of ir/mesh.h), made at the first call for these ranks in this order and
   // kept: its ranks make that call together.
   RankGroup& along(const Mesh& mesh, const std::vector<Axis>& axes);
@@ -190,6 +198,7 @@ class Ranks {
   std::vector<int64_t> members_;    // in the run
   int64_t own_ = 0;                 // which of them this one is
   std::shared_ptr<Groups> groups_;  // of the run: a part counts in its traffic
+  std::unique_ptr<Watchdog> watchdog_;
 };
 
 }  // namespace stepc

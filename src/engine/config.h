@@ -38,7 +38,7 @@ Capture parse_capture(std::string_view text);
 
 // What becomes of a step's host code at a replay.
 enum class PythonMode : uint8_t {
-  kAuto,   // as kWatch where the recorded step has earned it, else as kTrace
+  kAuto,   // as kWatch where a recording has found that safe, else as kTrace
   kWatch,  // it does not run; the values that it read are compared before every replay
   kTrace,  // it runs at every call, without kernels, and its calls are compared with the plan's
   kPure,   // it does not run, on the person's word that it does nothing and reads nothing but the step's arguments,

@@ -12,7 +12,6 @@
 #include "capture/observer.h"
 #include "engine/program/gradients_aside.h"
 #include "engine/verify/pass_remains.h"
-#include "engine/verify/rule_check.h"
 
 namespace stepc {
 
@@ -70,7 +69,7 @@ std::unique_ptr<Segments::Call> Segments::begin(StepInput input) {
   }
   call->is_first_ = !std::exchange(entry.is_seen, true);
   if (call->is_first_)
-    plans_.looked(entry);
+    plans_.recorded(entry);
   else if (!entry.pace.is_long())  // what the door costs is no fifth of that
     call->compared_ = plans_.compared_with_eager(entry);
   entry.pace.run_eagerly(call->compared_);
@@ -101,7 +100,7 @@ void Segments::took(const std::string& signature, bool as_it_is, double seconds)
     plans_.give_up(*entry, str("the loop takes {:.2f} times as long with its replays: its kernels are small", *slower));
 }
 
-// They separate no plans.
+// Gradients do not affect the signature of a loop's model.
 std::vector<at::Tensor> Segments::list_without_gradients(const StepInput& input) {
   const GradientsAside aside(*program_);
   return list_tensors(*program_, input);
@@ -127,7 +126,7 @@ Segments::Call::~Call() {
   drop();
   PlanEntry* const entry = waits ? owner_.plans_.entry_of(signature_) : nullptr;
   if (entry == nullptr) return;
-  owner_.plans_.looked(*entry);
+  owner_.plans_.recorded(*entry);
   entry->last_obstacle = "no backward pass came";
 }
 
@@ -159,7 +158,10 @@ std::vector<at::Tensor> Segments::Call::forward(const ForwardFn& eager) {
   } else if (has_plan) {
     const bool looks = owner_.plans_.must_check(*entry_, tensors_);
     outputs = replay();
-    if (outputs && looks && mode_ == Mode::kReplay) look_at_forward(eager);
+    if (outputs && mode_ == Mode::kVerify)
+      outputs = check_forward(eager);
+    else if (outputs && looks)
+      look_at_forward(eager);
   }
   if (entry_ == nullptr) {
     mode_ = Mode::kEager;
@@ -167,8 +169,6 @@ std::vector<at::Tensor> Segments::Call::forward(const ForwardFn& eager) {
     outputs = eager();
   } else if (!outputs) {
     outputs = record(eager);
-  } else if (mode_ == Mode::kVerify && !owner_.is_traced()) {
-    outputs = verify_forward(eager, *outputs);
   }
   note_versions(*outputs);
   return std::move(*outputs);
@@ -214,51 +214,28 @@ std::vector<at::Tensor> Segments::Call::run_recorded(const ForwardFn& eager) {
 
 // The outputs of a replayed forward pass, or nothing where no plan fits.
 std::optional<std::vector<at::Tensor>> Segments::Call::replay() {
-  std::shared_ptr<Plan> plan = entry_->plans.front();
-  for (size_t tried = entry_->plans.size(); plan != nullptr && tried > 0; --tried) {
+  using Outputs = std::optional<std::vector<at::Tensor>>;
+  const auto run = [&](const std::shared_ptr<Plan>& plan, Plan::Outcome& outcome) -> Outputs {
     const bool verifies = owner_.plans_.must_verify(*plan);
-    const auto generators = plan->generators(*owner_.program_);
     before_.emplace(owner_.program_.get(), verifies ? plan->changed(tensors_) : plan->written_before_pause(tensors_),
-                    generators);
+                    plan->generators(*owner_.program_));
     const GradientsAside aside(*owner_.program_);
-    std::optional<RuleCheck> rules;
-    if (verifies) rules.emplace(plan->trace());
-    Plan::Outcome outcome = plan->run(*owner_.program_, tensors_);
-    wrong_rule_ = rules ? rules->wrong() : std::string();
-    rules.reset();
-    if (outcome.result.has_value()) {
-      INTERNAL_CHECK(outcome.result->paused, "a plan of a model has no pause");
-      plan_ = plan;
-      structure = plan->pause_structure();
-      mode_ = verifies ? Mode::kVerify : Mode::kReplay;
-      if (verifies) {
-        owner_.stats_.verification_bytes = std::max(owner_.stats_.verification_bytes, before_->bytes());
-        before_->restore();
-        with_plain_ = plan->graph() != nullptr && !plan->ran_exact() && draws(plan->schedule());
-        if (with_plain_) {
-          difference_ = difference_from_plain(outcome.result->given);
-          before_->restore();
-        }
-        before_.emplace(owner_.program_.get(), plan->written_before_pause(tensors_), generators);
-      }
-      return std::move(outcome.result->given);
-    }
-    plan = owner_.plans_.other_branch(*entry_, plan, outcome, input_);
-  }
-  return std::nullopt;
+    outcome = plan->run(*owner_.program_, tensors_);
+    if (!outcome.result) return std::nullopt;
+    INTERNAL_CHECK(outcome.result->paused, "a plan of a model has no pause");
+    plan_ = plan;
+    structure = plan->pause_structure();
+    mode_ = verifies ? Mode::kVerify : Mode::kReplay;
+    return std::move(outcome.result->given);
+  };
+  return owner_.plans_.first_that_fits(*entry_, input_, run);
 }
 
 void Segments::Call::run_as_before(const std::function<void()>& part) {
   INTERNAL_CHECK(before_.has_value(), "nothing is known of the program before the forward pass");
   Undo now(owner_.program_.get(), owner_.buffers(), owner_.generators());
   before_->restore();
-  try {
-    part();
-  } catch (...) {
-    now.restore();
-    throw;
-  }
-  now.restore();
+  run_and_restore(now, part);
 }
 
 // Of the forward pass; the plain graph is paused then. A run that cannot be had is no proof.
@@ -273,27 +250,6 @@ std::string Segments::Call::difference_from_plain(const std::vector<at::Tensor>&
   } catch (const std::exception& error) {
     return str("an error of the plain graph: {}", error.what());
   }
-}
-
-std::vector<at::Tensor> Segments::Call::verify_forward(const ForwardFn& eager,
-                                                       const std::vector<at::Tensor>& replayed) {
-  ++owner_.stats_.eager_calls;
-  const int64_t planned_structure = structure;
-  std::vector<at::Tensor> outputs = eager();
-  if (structure != planned_structure) {
-    difference_ = "what the model's outputs are made into";
-  } else if (!with_plain_) {
-    PassRemains of_replay(*plan_), of_eager(*plan_);
-    of_replay.add_outputs(replayed, "output");
-    of_eager.add_outputs(outputs, "output");
-    difference_ = difference(*plan_, of_replay, of_eager);
-  }
-  if (!difference_.empty()) {
-    drop();
-    owner_.plans_.give_up(*entry_, different());
-    mode_ = Mode::kEager;
-  }
-  return outputs;
 }
 
 // The passes run as they are, too, for their calls alone: what counts, their results and draws, is the replay's.
@@ -396,7 +352,7 @@ std::vector<at::Tensor> Segments::Call::backward(const std::vector<at::Tensor>& 
     case Mode::kRecord:
       return finish_recording(gradients, eager);
     case Mode::kVerify:
-      return check_ != nullptr ? check_backward(gradients, eager) : verify_backward(gradients, eager);
+      return check_backward(gradients, eager);
     case Mode::kTrace:
       return trace_backward(gradients, eager);
     case Mode::kLook:
@@ -414,18 +370,15 @@ std::vector<at::Tensor> Segments::Call::replay_backward(const std::vector<at::Te
   GradientsAside aside(*owner_.program_);
   const std::shared_ptr<Plan> plan = std::move(plan_);  // another call may run it from here on
   StepResult result = plan->resume(gradients);
-  count_replay(*plan, result);
+  owner_.plans_.replayed(owner_.plans_.entry_of(signature_), *plan, result);
+  if (mode_ != Mode::kLook) note_pace();
   return joined(std::move(result.outputs), aside.take(result.rebindings));
 }
 
-void Segments::Call::count_replay(Plan& plan, const StepResult& result) {
-  ++owner_.stats_.replays;
-  owner_.stats_.is_warm = true;
-  owner_.plans_.count_run(plan, result);
+// Of a replay whose time nobody takes.
+void Segments::Call::note_pace() {
   PlanEntry* const entry = owner_.plans_.entry_of(signature_);
-  if (entry == nullptr) return;
-  owner_.plans_.paid(*entry);
-  if (mode_ != Mode::kLook && !entry->pace.times_replay()) entry->pace.replayed(0);
+  if (entry != nullptr && !entry->pace.times_replay()) entry->pace.replayed(0);
 }
 
 bool Segments::Call::is_timed() const {
@@ -449,37 +402,6 @@ std::vector<at::Tensor> Segments::Call::finish_recording(const std::vector<at::T
   return joined(std::move(recording.output.tensors), std::move(found));
 }
 
-std::vector<at::Tensor> Segments::Call::verify_backward(const std::vector<at::Tensor>& gradients,
-                                                        const BackwardFn& eager) {
-  GradientsAside aside(*owner_.program_);
-  Undo undo(owner_.program_.get(), plan_->changed(tensors_), plan_->generators(*owner_.program_));
-  PassRemains replayed(*plan_);
-  std::vector<std::string> keys;
-  {
-    const RuleCheck rules(plan_->trace());
-    const StepResult result = plan_->resume(gradients);
-    if (wrong_rule_.empty()) wrong_rule_ = rules.wrong();
-    replayed.add(result);
-    for (const Bound& bound : result.rebindings)
-      if (bound.owner == Owner::kGradient) keys.push_back(bound.key);
-  }
-  undo.restore();
-  if (with_plain_) {
-    PassRemains plain(*plan_);
-    plain.add(plan_->resume_plain(gradients));
-    difference_ = difference(*plan_, replayed, plain);
-    undo.restore();
-  }
-  std::vector<at::Tensor> outputs = eager(gradients);
-  if (!with_plain_) {
-    PassRemains left(*plan_);
-    for (const std::string& key : keys) left.add_gradient(key, aside.gradient_of(key));
-    left.add_outputs(outputs, "the gradient of input");
-    difference_ = difference(*plan_, replayed, left);
-  }
-  return end_check(std::move(outputs), aside);
-}
-
 std::vector<at::Tensor> Segments::Call::end_check(std::vector<at::Tensor> outputs, GradientsAside& aside) {
   plan_->set_verified(wrong_rule_.empty());
   ++owner_.stats_.verifications;
@@ -494,15 +416,5 @@ std::vector<at::Tensor> Segments::Call::end_check(std::vector<at::Tensor> output
 }
 
 std::string Segments::report() const { return report_text(stats_, name_of(config_.mode)); }
-
-std::string Segments::graph_text() const {
-  const Plan* plan = plans_.latest();
-  return plan == nullptr ? std::string() : to_text(plan->trace());
-}
-
-std::string Segments::schedule_text() const {
-  const Plan* plan = plans_.latest();
-  return plan == nullptr ? std::string() : to_text(plan->schedule());
-}
 
 }  // namespace stepc

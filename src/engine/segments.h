@@ -94,17 +94,17 @@ class Segments {
     std::vector<at::Tensor> run_recorded(const ForwardFn& eager);
     std::optional<std::vector<at::Tensor>> replay();
     std::string difference_from_plain(const std::vector<at::Tensor>& replayed);
-    std::vector<at::Tensor> verify_forward(const ForwardFn& eager, const std::vector<at::Tensor>& replayed);
     void look_at_forward(const ForwardFn& eager);
     void look_at_backward(const std::vector<at::Tensor>& gradients, const BackwardFn& eager);
     std::string different() const;
-    std::vector<at::Tensor> verify_backward(const std::vector<at::Tensor>& gradients, const BackwardFn& eager);
     std::vector<at::Tensor> end_check(std::vector<at::Tensor> outputs, GradientsAside& aside);
-    void count_replay(Plan& plan, const StepResult& result);
+    void note_pace();
+    Program* with_host_state() const;
     std::optional<std::vector<at::Tensor>> trace_forward(const ForwardFn& eager);
     std::vector<at::Tensor> trace_backward(const std::vector<at::Tensor>& gradients, const BackwardFn& eager);
     TracedStep end_traced(StepOutput output);
     std::vector<at::Tensor> check_forward(const ForwardFn& eager);
+    std::string difference_of_forward(const std::vector<at::Tensor>& outputs);
     std::vector<at::Tensor> check_backward(const std::vector<at::Tensor>& gradients, const BackwardFn& eager);
     bool left_while_checked();
     std::vector<at::Tensor> replay_backward(const std::vector<at::Tensor>& gradients);
@@ -152,8 +152,8 @@ class Segments {
 
   const Stats& stats() const { return stats_; }
   std::string report() const;
-  std::string graph_text() const;
-  std::string schedule_text() const;  // of the plan that ran last, empty without one
+  std::string graph_text() const { return plans_.graph_text(); }
+  std::string schedule_text() const { return plans_.schedule_text(); }  // of the plan that ran last, empty without one
 
  private:
   std::vector<at::Tensor> list_without_gradients(const StepInput& input);

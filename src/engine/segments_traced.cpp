@@ -1,4 +1,4 @@
-// The passes of a loop's model whose own code runs beside its plan.
+// The passes of a loop's model whose own code runs beside its plan, and the verification of all of its plans.
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -51,18 +51,13 @@ void Segments::Call::Deleter::operator()(TracedCheck* check) const { delete chec
 // Nothing where no plan fits.
 std::optional<std::vector<at::Tensor>> Segments::Call::trace_forward(const ForwardFn& eager) {
   PlanCache& plans = owner_.plans_;
-  const auto must_verify = [&plans](const std::shared_ptr<Plan>& plan) { return plans.must_verify(*plan); };
-  const bool verifies = must_verify(entry_->plans.front()) || entry_->to_verify > 0;
+  const bool verifies = plans.must_verify(*entry_->plans.front()) || entry_->to_verify > 0;
   const auto may_follow = [this, verifies](const Plan& plan) {
-    if (verifies || !owner_.plans_.must_verify(plan)) return true;
-    if (PlanEntry* entry = owner_.plans_.entry_of(signature_)) entry->verify_others();
-    return false;
+    return verifies || owner_.plans_.may_follow(signature_, plan);
   };
   TracedPlans followed(entry_->plans, *owner_.program_, tensors_, may_follow);
   if (!followed.unfit().empty()) {
-    Plan::Outcome unfit;
-    unfit.change = followed.unfit();
-    plans.other_branch(*entry_, followed.plan(), unfit, input_);
+    plans.drop(*entry_, followed.plan(), followed.unfit());
     return std::nullopt;
   }
   const auto generators = followed.plan()->generators(*owner_.program_);
@@ -92,22 +87,8 @@ TracedStep Segments::Call::end_traced(StepOutput output) {
   TracedStep traced = run->finish(std::move(output));
   plan_.reset();
   if (!traced.is_replay) mode_ = Mode::kEager;
-  PlanEntry* const entry = owner_.plans_.entry_of(signature_);
-  if (entry != nullptr) {
-    entry->put_first(traced.plan);
-    if (!traced.decided_otherwise.empty()) owner_.plans_.decides_by_rounding(*entry, traced.decided_otherwise);
-  }
-  if (!traced.is_replay) {
-    ++owner_.stats_.eager_calls;
-    if (entry != nullptr && entry->to_verify == 0)
-      owner_.plans_.left(*entry, traced.difference, traced.is_reseeded, traced.decided,
-                         /*records_next=*/!traced.raised);
-    return traced;
-  }
-  ++traced.plan->replays;
-  owner_.stats_.execute_seconds += traced.execute_seconds;
-  count_replay(*traced.plan, traced.result);
-  if (entry != nullptr) entry->forget_departures();
+  owner_.plans_.ended(owner_.plans_.entry_of(signature_), traced);
+  if (traced.is_replay) note_pace();
   return traced;
 }
 
@@ -123,29 +104,54 @@ std::vector<at::Tensor> Segments::Call::trace_backward(const std::vector<at::Ten
 
 // ---- a plan's proof
 
+// Code that runs beside its plan runs once, whatever is put back.
+Program* Segments::Call::with_host_state() const { return check_ == nullptr ? owner_.program_.get() : nullptr; }
+
+// The pass runs as it is, and counts; then the plan runs from the same state, and what it leaves is compared.
 std::vector<at::Tensor> Segments::Call::check_forward(const ForwardFn& eager) {
   std::vector<at::Tensor> outputs;
   mode_ = Mode::kVerify;
-  check_->first->run([&] { outputs = eager(); });
-  check_->first->pause(outputs, structure);
   ++owner_.stats_.eager_calls;
-  plan_ = check_->followed.plan();
-  entry_->put_first(plan_);
-  if (left_while_checked()) return outputs;
-  if (!owner_.plans_.must_verify(*plan_)) {
-    drop();
-    mode_ = Mode::kEager;
-    return outputs;
+  if (check_ != nullptr) {
+    check_->first->run([&] { outputs = eager(); });
+    check_->first->pause(outputs, structure);
+    plan_ = check_->followed.plan();
+    entry_->put_first(plan_);
+    if (left_while_checked()) return outputs;
+    if (!owner_.plans_.must_verify(*plan_)) {
+      drop();
+      mode_ = Mode::kEager;
+      return outputs;
+    }
+    tensors_ = plan_->with_host_data(check_->followed.tensors(), check_->tracer().host_data());
+  } else {
+    plan_->abandon();  // it has run to see whether it fits
+    --plan_->replays;
+    before_->restore();
+    outputs = eager();
+    if (structure != plan_->pause_structure()) difference_ = "what the model's outputs are made into";
+    // Eager's graph counts writes to what it has saved: the plan's are none of them.
+    for (at::Tensor& tensor : tensors_)
+      if (tensor.defined()) tensor = tensor.variable_data();
   }
   owner_.stats_.verification_bytes = std::max(owner_.stats_.verification_bytes, before_->bytes());
-  tensors_ = plan_->with_host_data(check_->followed.tensors(), check_->tracer().host_data());
+  if (difference_.empty()) difference_ = difference_of_forward(outputs);
+  if (difference_.empty()) return outputs;
+  drop();
+  owner_.plans_.give_up(*entry_, different());
+  mode_ = Mode::kEager;
+  return outputs;
+}
+
+std::string Segments::Call::difference_of_forward(const std::vector<at::Tensor>& outputs) {
+  const GradientsAside aside(*owner_.program_);
   const std::vector<at::Tensor> written = plan_->written_before_pause(tensors_);
   PassRemains of_eager(*plan_);
   of_eager.add_outputs(outputs, "output");
   of_eager.add_written(written);
-  Undo after(nullptr, plan_->changed(tensors_), plan_->generators(*owner_.program_));
+  Undo after(with_host_state(), plan_->changed(tensors_), plan_->generators(*owner_.program_));
   before_->restore();
-  check_->supplies.pass_on(*plan_, /*has_begun=*/false);
+  if (check_ != nullptr) check_->supplies.pass_on(*plan_, /*has_begun=*/false);
   const auto compare = [&](const Plan::Outcome& outcome) {
     if (!outcome.result) return std::string("what it decides");
     PassRemains of_replay(*plan_);
@@ -156,31 +162,27 @@ std::vector<at::Tensor> Segments::Call::check_forward(const ForwardFn& eager) {
     before_->restore();
     return difference_from_plain(outcome.result->given);
   };
+  std::string found;
   try {
     const RuleCheck rules(plan_->trace());
     const Plan::Outcome outcome = plan_->run(*owner_.program_, tensors_);
     wrong_rule_ = rules.wrong();
-    difference_ = compare(outcome);
+    found = compare(outcome);
   } catch (const std::exception& error) {
-    difference_ = str("an error: {}", error.what());
+    found = str("an error: {}", error.what());
   }
   after.restore();
-  if (difference_.empty()) return outputs;
-  drop();
-  owner_.plans_.give_up(*entry_, different());
-  mode_ = Mode::kEager;
-  return outputs;
+  return found;
 }
 
 // Or goes on with another plan, which another call verifies.
 bool Segments::Call::left_while_checked() {
   const Tracer& tracer = check_->tracer();
-  const bool has_left = !tracer.difference().empty();
+  const bool has_left = !tracer.departure().difference.empty();
   if (!has_left && check_->followed.plan() == plan_) return false;
   PlanEntry* const entry = owner_.plans_.entry_of(signature_);
   if (entry != nullptr && has_left)
-    owner_.plans_.left(*entry, tracer.difference(), tracer.is_reseeded(), tracer.decided(),
-                       /*records_next=*/!tracer.raised());
+    owner_.plans_.left(*entry, tracer.departure(), /*records_next=*/!tracer.departure().raised);
   else if (entry != nullptr)
     entry->put_first(check_->followed.plan());
   drop();
@@ -191,18 +193,22 @@ bool Segments::Call::left_while_checked() {
 std::vector<at::Tensor> Segments::Call::check_backward(const std::vector<at::Tensor>& gradients,
                                                        const BackwardFn& eager) {
   GradientsAside aside(*owner_.program_);
-  Undo before(nullptr, plan_->changed(tensors_), plan_->generators(*owner_.program_));
-  check_->first->resume(gradients);
+  Undo before(with_host_state(), plan_->changed(tensors_), plan_->generators(*owner_.program_));
   std::vector<at::Tensor> outputs;
-  check_->first->run([&] { outputs = eager(gradients); });
-  check_->first->end();
-  if (left_while_checked()) return joined(std::move(outputs), aside.take());
+  if (check_ != nullptr) {
+    check_->first->resume(gradients);
+    check_->first->run([&] { outputs = eager(gradients); });
+    check_->first->end();
+    if (left_while_checked()) return joined(std::move(outputs), aside.take());
+  } else {
+    outputs = eager(gradients);
+  }
   const std::vector<at::Tensor> written = plan_->written(tensors_);
-  Undo after(nullptr, plan_->changed(tensors_), plan_->generators(*owner_.program_));
+  Undo after(with_host_state(), plan_->changed(tensors_), plan_->generators(*owner_.program_));
   PassRemains of_eager(*plan_), of_replay(*plan_);
   of_eager.add_written(written);
   before.restore();
-  check_->supplies.pass_on(*plan_, /*has_begun=*/true);
+  if (check_ != nullptr) check_->supplies.pass_on(*plan_, /*has_begun=*/true);
   std::map<size_t, Arg> reads;
   try {
     const RuleCheck rules(plan_->trace());

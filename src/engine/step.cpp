@@ -8,10 +8,11 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "capture/observer.h"
-#include "engine/plan/fixed_draws.h"
 #include "engine/plan/plan_profile.h"
-#include "engine/plan/rehearsal.h"
+#include "engine/plan/plan_stats.h"
 #include "engine/ranks/rank_step.h"
+#include "engine/record/fixed_draws.h"
+#include "engine/record/rehearsal.h"
 #include "engine/verify/verify_dry.h"
 #include "engine/verify/verify_replay.h"
 #include "memory/report.h"
@@ -50,17 +51,13 @@ Step::Step(std::unique_ptr<Program> program, Config config)
 }
 Step::~Step() = default;
 
-StepOutput Step::run(const StepInput& input, const EagerFn& user_step, const StepOnFn& step_on) {
-  return ranks_ == nullptr ? run(input, user_step) : ranks_->run(input, step_on);
-}
-
 std::filesystem::path Step::save(const std::filesystem::path& output, int64_t number, const Companions& companions) {
-  return ranks_ != nullptr && ranks_->ranks() > 1 ? ranks_->parts().save(output, number, companions)
+  return ranks_ != nullptr && ranks_->ranks() > 1 ? ranks_->save(output, number, companions)
                                                   : save_program(*program_, output, number, companions);
 }
 
 Checkpoint Step::load(const std::filesystem::path& from, const AcceptFn& accept) {
-  if (ranks_ != nullptr && ranks_->ranks() > 1) return ranks_->parts().load(from, accept);
+  if (ranks_ != nullptr && ranks_->ranks() > 1) return ranks_->load(from, accept);
   Checkpoint checkpoint = find_checkpoint(from);
   program_->refresh();
   if (accept) accept(checkpoint.directory);
@@ -68,7 +65,8 @@ Checkpoint Step::load(const std::filesystem::path& from, const AcceptFn& accept)
   return checkpoint;
 }
 
-StepOutput Step::run(const StepInput& input, const EagerFn& user_step) {
+StepOutput Step::run(const StepInput& input, const EagerFn& user_step, const StepOnFn& step_on) {
+  if (ranks_ != nullptr && step_on) return ranks_->run(input, step_on);
   const EagerFn eager = [&] {
     StepOutput output = user_step();
     own_results(output, list_tensors(*program_, input));
@@ -90,7 +88,7 @@ StepOutput Step::run(const StepInput& input, const EagerFn& user_step) {
     plans_.capture(entry, input, user_step);
     tensors = list_tensors(*program_, input);
   }
-  if (plans_.is_traced() && !times_ && plans_.compared_with_eager(entry) > 0) {
+  if (plans_.is_traced() && plans_.compared_with_eager(entry) > 0) {
     tensors.clear();
     entry.pace.run_eagerly(1);
     const auto begin = Clock::now();
@@ -98,7 +96,7 @@ StepOutput Step::run(const StepInput& input, const EagerFn& user_step) {
     entry.pace.ran_eagerly(output.own_seconds > 0 ? output.own_seconds : seconds_since(begin));
     return output;
   }
-  const bool checks = !entry.plans.empty() && entry.to_record == 0 && !times_ && plans_.must_check(entry, tensors);
+  const bool checks = !entry.plans.empty() && entry.to_record == 0 && plans_.must_check(entry, tensors);
   if (!entry.plans.empty() && entry.to_record == 0 && !checks)
     if (auto output = plans_.is_traced() ? trace(entry, tensors, input, eager) : replay(entry, tensors, input, eager))
       return std::move(*output);
@@ -167,17 +165,13 @@ bool Step::compile(const StepInput& input, const EagerFn& user_step) {
   const auto runs_eagerly = [&] {
     return stats_.eager_calls + then.verifications > then.eager_calls + stats_.verifications;
   };
-  try {
+  run_and_restore(before, [&] {
     do run(input, user_step);
     while (stats_.replays == then.replays && may_rehearse_ && !runs_eagerly());
-  } catch (...) {
-    before.restore();
-    throw;
-  }
-  before.restore();
+  });
   if (stats_.replays == then.replays) return false;
   for (uint64_t recorded = then.recordings; recorded < stats_.recordings; ++recorded)
-    plans_.paid(plans_.find(list_tensors(*program_, input), input));  // it was asked for
+    plans_.followed(plans_.find(list_tensors(*program_, input), input));  // it was asked for
   return true;
 }
 
@@ -206,53 +200,44 @@ StepOutput Step::run_eagerly(const EagerFn& eager, const std::string& why) {
 // The step's output, or nothing where no plan fits: then the program is as it was.
 std::optional<StepOutput> Step::replay(PlanEntry& entry, std::vector<at::Tensor>& tensors, const StepInput& input,
                                        const EagerFn& eager) {
-  std::shared_ptr<Plan> plan = entry.plans.front();
-  for (size_t tried = entry.plans.size(); plan != nullptr && tried > 0; --tried) {
-    Plan::Outcome outcome;
-    const bool verifies = plans_.must_verify(*plan) && !(times_ && plan->is_verified());
-    if (verifies && !plan->is_virtual()) {
-      if (auto output = verify(entry, *plan, tensors, eager, outcome)) return output;
-    } else if (!verifies || prove(entry, *plan, tensors, eager, outcome)) {
-      const double shadow_before = plan->shadow_seconds();
-      const double execute_before = plan->execute_seconds();
-      const int64_t known_before = plan->known_updates();
-      outcome = plan->run(*program_, tensors, times_ ? &*times_ : nullptr);
-      stats_.shadow_seconds += plan->shadow_seconds() - shadow_before;
-      stats_.execute_seconds += plan->execute_seconds() - execute_before;
-      stats_.known_updates += static_cast<uint64_t>(plan->known_updates() - known_before);
-      if (outcome.result.has_value()) {
-        plan->apply(*program_, tensors, *outcome.result);
-        if (times_) profiled_ = plan;
-        ++stats_.replays;
-        stats_.is_warm = true;
-        may_rehearse_ = true;
-        plans_.paid(entry);
-        plans_.count_run(*plan, *outcome.result);
-        plans_.compare_with_expected(*plan, plan->execute_seconds() - execute_before);
-        entry.forget_departures();
-        entry.put_first(plan);
-        return StepOutput{std::move(outcome.result->outputs), std::move(outcome.result->numbers)};
-      }
-    }
-    if (entry.eager) break;
-    plan = plans_.other_branch(entry, plan, outcome, input);
-  }
-  return std::nullopt;
+  using Output = std::optional<StepOutput>;
+  return plans_.first_that_fits(entry, input, [&](const std::shared_ptr<Plan>& plan, Plan::Outcome& outcome) -> Output {
+    const bool verifies = plans_.must_verify(*plan);
+    if (verifies && !plan->is_virtual()) return verify(entry, *plan, tensors, eager, outcome);
+    if (verifies && !prove(entry, *plan, tensors, eager, outcome)) return std::nullopt;
+    const double shadow_before = plan->shadow_seconds();
+    const double execute_before = plan->execute_seconds();
+    const int64_t known_before = plan->known_updates();
+    outcome = plan->run(*program_, tensors, times_ ? &*times_ : nullptr);
+    stats_.shadow_seconds += plan->shadow_seconds() - shadow_before;
+    stats_.execute_seconds += plan->execute_seconds() - execute_before;
+    stats_.known_updates += static_cast<uint64_t>(plan->known_updates() - known_before);
+    if (!outcome.result) return std::nullopt;
+    plan->apply(*program_, tensors, *outcome.result);
+    if (times_) profiled_ = plan;
+    may_rehearse_ = true;
+    plans_.replayed(&entry, *plan, *outcome.result);
+    compare_with_expected(stats_, *plan, plan->execute_seconds() - execute_before);
+    entry.put_first(plan);
+    return StepOutput{std::move(outcome.result->outputs), std::move(outcome.result->numbers)};
+  });
 }
 
 // The same with the step's host code beside the plan: it runs once, whatever comes of it.
 std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>& tensors, const StepInput& input,
                                       const EagerFn& eager) {
-  const auto is_due = [&](const Plan& plan) { return plans_.must_verify(plan) && !(times_ && plan.is_verified()); };
+  const auto is_due = [&](const Plan& plan) { return plans_.must_verify(plan); };
   RecordedStep recorded(*program_, input, config_.op_rules);
-  const auto front = entry.plans.begin();
-  if (is_due(**front) || entry.to_verify > 0) {
+  if (is_due(*entry.plans.front()) || entry.to_verify > 0) {
     entry.to_verify = std::max(entry.to_verify - 1, 0);
     const auto begin = Clock::now();
     Verification verification = verify_traced(entry.plans, *program_, tensors, eager, recorded, is_due,
                                               [&](const Plan& plan) { return plans_.eager_fits(plan); });
     stats_.verify_seconds += seconds_since(begin);
-    if (!verification.outcome.change.empty()) return drop(entry, verification.plan, verification.outcome.change);
+    if (!verification.outcome.change.empty()) {
+      plans_.drop(entry, verification.plan, verification.outcome.change);
+      return std::nullopt;
+    }
     const std::shared_ptr<Plan> plan = verification.plan;
     entry.put_first(plan);
     if (verification.compared) {
@@ -260,62 +245,39 @@ std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>&
       verified_one(entry);
       return output;
     }
-    if (!verification.departure.empty())
-      plans_.left(entry, verification.departure, verification.is_reseeded, verification.decided,
-                  /*records_next=*/false);
+    if (!verification.departure.difference.empty()) plans_.left(entry, verification.departure, /*records_next=*/false);
     if (verification.recording) return keep(entry, *verification.recording, input);
     ++stats_.eager_calls;
     return std::move(verification.output);
   }
-  const auto may_follow = [&](const Plan& plan) {
-    if (!is_due(plan)) return true;
-    entry.verify_others();
-    return false;
-  };
+  const auto may_follow = [&](const Plan& plan) { return plans_.may_follow(entry.signature, plan); };
   const auto begin = Clock::now();
   TracedStep traced = run_traced(entry.plans, *program_, tensors, may_follow, eager,
                                  {&recorded, config_.verify.kind != Verify::Kind::kOff}, times_ ? &*times_ : nullptr);
-  if (traced.unfit) return drop(entry, traced.plan, traced.difference);
-  entry.put_first(traced.plan);
-  if (!traced.decided_otherwise.empty()) plans_.decides_by_rounding(entry, traced.decided_otherwise);
+  if (traced.unfit) {
+    plans_.drop(entry, traced.plan, traced.departure.difference);
+    return std::nullopt;
+  }
+  plans_.ended(&entry, traced);
   if (traced.is_replay) {
     if (times_) profiled_ = traced.plan;
-    ++traced.plan->replays;
-    stats_.execute_seconds += traced.execute_seconds;
-    ++stats_.replays;
-    stats_.is_warm = true;
-    plans_.paid(entry);
-    entry.forget_departures();
-    plans_.count_run(*traced.plan, traced.result);
-    plans_.compare_with_expected(*traced.plan, seconds_since(begin));  // with its Python, which runs beside it
+    compare_with_expected(stats_, *traced.plan, seconds_since(begin));  // with its Python, which runs beside it
     const auto called = input.began == Clock::time_point() ? begin : input.began;
     if (const auto slower = entry.pace.replayed(seconds_since(called)); slower && !times_)
       plans_.give_up(entry,
                      str("its replays take {:.1f} times as long, for its Python runs beside the plan ({}) and its "
                          "kernels are small",
                          *slower, stats_.traced));
-  } else {
-    if (!traced.recording) ++stats_.eager_calls;
-    if (entry.to_verify == 0)
-      plans_.left(entry, traced.difference, traced.is_reseeded, traced.decided, !traced.recording && !traced.raised);
-    if (traced.recording) return keep(entry, *traced.recording, input, &traced.before);
+  } else if (traced.recording) {
+    return keep(entry, *traced.recording, input, &traced.before);
   }
   return std::move(traced.output);
 }
 
 // Other plans may wait for the same.
 void Step::verified_one(PlanEntry& entry) const {
-  const auto waits = [&](const std::shared_ptr<Plan>& plan) {
-    return plans_.must_verify(*plan) && !(times_ && plan->is_verified());
-  };
+  const auto waits = [&](const std::shared_ptr<Plan>& plan) { return plans_.must_verify(*plan); };
   if (std::ranges::none_of(entry.plans, waits)) entry.to_verify = 0;
-}
-
-std::nullopt_t Step::drop(PlanEntry& entry, const std::shared_ptr<Plan>& plan, const std::string& why) {
-  log().info("recording again: {}", why);
-  entry.exact = entry.exact || plan->is_unfit();
-  entry.plans.remove(plan);
-  return std::nullopt;
 }
 
 std::optional<StepOutput> Step::verify(PlanEntry& entry, Plan& plan, std::vector<at::Tensor>& tensors,
@@ -337,7 +299,7 @@ StepOutput Step::conclude(PlanEntry& entry, Plan& plan, Verification verificatio
   if (verification.with_eager) ++stats_.eager_verifications;
   if (verification.ran_eagerly) ++stats_.eager_calls;
   stats_.verification_bytes = std::max(stats_.verification_bytes, verification.snapshot_bytes);
-  plans_.count_run(plan, *verification.outcome.result);
+  count_run(stats_, plan, *verification.outcome.result);
   if (!verification.eager_errs.empty()) {
     ++stats_.float64_verifications;
     stats_.eager_errs = verification.eager_errs;
@@ -415,12 +377,14 @@ void Step::start_profile() {
   USER_CHECK(config_.mode != Mode::kEager,
              "mode is \"eager\": a profile times the instructions of a plan; choose \"exact\" or \"fast\"");
   times_.emplace();
+  plans_.time_replays(true);
   profiled_.reset();
 }
 
 std::optional<Profile> Step::finish_profile() {
   if (ranks_ != nullptr) return ranks_->finish_profile();
   const std::optional<RunTimes> times = std::exchange(times_, std::nullopt);
+  plans_.time_replays(false);
   const std::shared_ptr<Plan> plan = std::exchange(profiled_, nullptr);
   if (plan == nullptr) return std::nullopt;
   const Mode mode = plan->graph() != nullptr ? Mode::kFast : Mode::kExact;
@@ -428,9 +392,8 @@ std::optional<Profile> Step::finish_profile() {
 }
 
 std::string Step::schedule_text() const {
-  if (ranks_ != nullptr) return ranks_->latest() == nullptr ? std::string() : to_text(ranks_->latest()->schedule());
-  const Plan* plan = plans_.latest();
-  return plan == nullptr ? std::string() : to_text(plan->schedule());
+  if (ranks_ == nullptr) return plans_.schedule_text();
+  return ranks_->latest() == nullptr ? std::string() : to_text(ranks_->latest()->schedule());
 }
 
 std::optional<TargetPlan> Step::plan_for(const Target& target) const {
@@ -442,9 +405,8 @@ std::optional<TargetPlan> Step::plan_for(const Target& target) const {
 }
 
 std::string Step::graph_text() const {
-  if (ranks_ != nullptr) return ranks_->latest_trace() == nullptr ? std::string() : to_text(*ranks_->latest_trace());
-  const Plan* plan = plans_.latest();
-  return plan == nullptr ? std::string() : to_text(plan->trace());
+  if (ranks_ == nullptr) return plans_.graph_text();
+  return ranks_->latest_trace() == nullptr ? std::string() : to_text(*ranks_->latest_trace());
 }
 
 }  // namespace stepc

@@ -34,11 +34,10 @@ class Step {
 
   // One training step: `eager` is the user's function applied to `input`. Returned tensors own their storage and carry
   // no grad_fn. Whatever the step throws passes through.
-  StepOutput run(const StepInput& input, const EagerFn& user_step);
-  // The same with Config::parallel, where the user's function is applied to tensors of the whole batch in the places of
-  // the input's (engine/ranks/rank_step.h).
+  // `step_on`: with Config::parallel the user's function, applied to tensors of the whole batch in the places of the
+  // input's, is what runs (engine/ranks/rank_step.h).
   using StepOnFn = std::function<StepOutput(const std::vector<at::Tensor>& tensors)>;
-  StepOutput run(const StepInput& input, const EagerFn& user_step, const StepOnFn& step_on);
+  StepOutput run(const StepInput& input, const EagerFn& user_step, const StepOnFn& step_on = {});
   // Whether it runs on several ranks; what else they do together then.
   bool is_on_ranks() const { return ranks_ != nullptr; }
   RankStep& on_ranks() { return *ranks_; }
@@ -99,7 +98,6 @@ class Step {
   std::optional<StepOutput> trace(PlanEntry& entry, std::vector<at::Tensor>& tensors, const StepInput& input,
                                   const EagerFn& eager);
   StepOutput keep(PlanEntry& entry, Recording& recording, const StepInput& input, const BeforeStep* before = nullptr);
-  static std::nullopt_t drop(PlanEntry& entry, const std::shared_ptr<Plan>& plan, const std::string& why);
   void verified_one(PlanEntry& entry) const;
   StepOutput conclude(PlanEntry& entry, Plan& plan, Verification verification);
   std::optional<StepOutput> verify(PlanEntry& entry, Plan& plan, std::vector<at::Tensor>& tensors, const EagerFn& eager,

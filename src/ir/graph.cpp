@@ -9,6 +9,12 @@
 
 namespace stepc {
 
+bool is_of_a_layer(const Source& source) {
+  return std::ranges::any_of(split(source.module, '.'), [](const std::string& name) {
+    return !name.empty() && std::ranges::all_of(name, [](char c) { return c >= '0' && c <= '9'; });
+  });
+}
+
 int64_t element_count(const Shape& shape) {
   int64_t count = 1;
   for (int64_t size : shape) count *= size;

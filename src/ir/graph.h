@@ -68,6 +68,8 @@ struct Source {
   std::string module;
   bool operator==(const Source&) const = default;
 };
+// Whether the module is one of a list, or inside of one: a number stands in its path, as in "model.layers.3.mlp".
+bool is_of_a_layer(const Source& source);
 
 // What an ATen call without a row in the op table needs to be run, with its effects. Its tensor arguments are the
 // node's inputs, its fresh results and then the new contents of what it writes are the node's outputs.

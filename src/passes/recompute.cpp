@@ -44,6 +44,26 @@ Kind kind_of(const Node& node) {
 
 bool is_forward(const Node& node) { return node.source.phase == Phase::kForward; }
 
+// By node: for an exchange of the forward pass that the backward pass makes again, of the same tensors (zero 3 gathers
+// a parameter in both passes), that second exchange. It gives the same values, so what is recomputed reads it instead
+// of the first, and nothing is sent a third time. Invalid for every other node.
+std::vector<NodeId> repeated_exchanges(const Graph& graph) {
+  const auto key = [](const Node& node) { return std::tuple(node.op, to_text(node.attrs), node.inputs); };
+  std::map<std::tuple<std::string, std::string, std::vector<TensorId>>, NodeId> firsts;
+  std::vector<NodeId> again(graph.nodes.size());
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    if (collective_of(node) == Collective::kNone) continue;
+    if (is_forward(node)) {
+      firsts.emplace(key(node), NodeId(n));
+    } else if (const auto first = firsts.find(key(node)); first != firsts.end()) {
+      again[first->second.index()] = NodeId(n);
+      firsts.erase(first);
+    }
+  }
+  return again;
+}
+
 // Of the step as it will run: what fuse() keeps inside of kernels needs no memory, a view that is copied does.
 struct Planned {
   std::vector<NodeId> made_of;  // by node of the fused graph: of the core graph
@@ -55,6 +75,29 @@ Planned planned_of(const Graph& core, const MatmulRule& matmuls, KnownGroups& kn
   planned.fused = fuse(core, matmuls, known, &planned.made_of);
   planned.memory = graph_memory(planned.fused, {.copied_views = graph_windows(planned.fused).copied_views});
   return planned;
+}
+
+// What layers make in the forward pass and the backward pass reads, by node of the core graph that makes it.
+using KeptBytes = std::map<NodeId, uint64_t>;
+KeptBytes kept_by_layers(const Planned& planned) {
+  const GraphMemory& memory = planned.memory;
+  const auto node_of = [&](uint32_t unit) { return planned.fused.nodes[memory.nodes_of[unit].front().index()]; };
+  KeptBytes kept;
+  for (size_t v = 0; v < memory.problem.values.size(); ++v) {
+    const OrderValue& value = memory.problem.values[v];
+    if (value.bytes == 0 || value.producer == kNone) continue;
+    const NodeId maker = planned.fused.tensors[memory.tensor_of[v].index()].producer;
+    const Source& source = planned.fused.nodes[maker.index()].source;
+    if (source.phase == Phase::kForward && is_of_a_layer(source) &&
+        std::ranges::any_of(value.users, [&](uint32_t user) { return node_of(user).source.phase == Phase::kBackward; }))
+      kept[planned.made_of[maker.index()]] += value.bytes;
+  }
+  return kept;
+}
+uint64_t times(double more_layers, const KeptBytes& kept) {
+  double bytes = 0;
+  for (const auto& [node, of_node] : kept) bytes += static_cast<double>(of_node);
+  return static_cast<uint64_t>(more_layers * bytes);
 }
 
 // The peak of an order, and what lies idle there: the forward pass is done with it, the backward pass has not begun.
@@ -92,11 +135,13 @@ class Chooser {
   Chooser(const Graph& graph, const RecomputeOptions& options)
       : graph_(graph),
         never_(options.never),
+        again_(repeated_exchanges(graph)),
         kept_(graph.tensors.size(), false),
         since_(graph.nodes.size(), kNever),
         depth_(graph.nodes.size(), 0),
         users_(graph.tensors.size()) {
-    for (const Node& node : graph.nodes) seconds_.push_back(seconds_of(graph, node, options.target));
+    for (size_t n = 0; n < graph.nodes.size(); ++n)
+      seconds_.push_back(again_[n].valid() ? 0 : seconds_of(graph, graph.nodes[n], options.target));
     for (size_t n = 0; n < graph.nodes.size(); ++n)
       for (TensorId input : graph.nodes[n].inputs) users_[input.index()].push_back(n);
     for (const Node& node : graph.nodes)
@@ -218,13 +263,15 @@ class Chooser {
   }
   [[nodiscard]] NodeId producer_of(TensorId tensor) const { return graph_.tensors[tensor.index()].producer; }
   [[nodiscard]] Kind kind_at(NodeId node) const {
-    return !never_.empty() && never_[node.index()] ? Kind::kNever : kind_of(graph_.nodes[node.index()]);
+    if (!never_.empty() && never_[node.index()]) return Kind::kNever;
+    return again_[node.index()].valid() ? Kind::kPointwise : kind_of(graph_.nodes[node.index()]);
   }
   [[nodiscard]] double bytes(TensorId tensor) const { return static_cast<double>(bytes_of(graph_.type(tensor))); }
   [[nodiscard]] bool leaves(TensorId tensor) const { return std::ranges::binary_search(leaves_, tensor); }
 
   const Graph& graph_;
   const std::vector<bool>& never_;           // by node
+  std::vector<NodeId> again_;                // by node: repeated_exchanges()
   std::vector<double> seconds_;              // by node
   std::vector<bool> kept_;                   // by tensor: the backward pass reads what the forward pass made
   std::vector<size_t> since_;                // by node: with which choice it came to be recomputed
@@ -234,16 +281,30 @@ class Chooser {
   std::vector<double> extra_seconds_ = {0};  // after each choice
 };
 
-// The graph in which the `recomputed` nodes run once more, each before its first use after the forward pass.
+// The graph in which the `recomputed` nodes run once more, each before its first use after the forward pass. An
+// exchange that the backward pass makes again anyway is moved there instead.
 class Duplicator {
  public:
   Duplicator(const Graph& graph, const std::vector<bool>& recomputed)
-      : graph_(graph), recomputed_(recomputed), rewriter_(graph), copies_(graph.tensors.size()) {}
+      : graph_(graph),
+        recomputed_(recomputed),
+        rewriter_(graph),
+        copies_(graph.tensors.size()),
+        first_(graph.nodes.size()) {
+    const std::vector<NodeId> again = repeated_exchanges(graph);
+    for (size_t n = 0; n < again.size(); ++n)
+      if (again[n].valid() && recomputed[n]) first_[again[n].index()] = NodeId(n);
+  }
 
   Graph run() {
-    for (const Node& node : graph_.nodes) {
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const Node& node = graph_.nodes[n];
       if (is_forward(node)) {
         rewriter_.keep(node);
+        continue;
+      }
+      if (first_[n].valid()) {
+        rewriter_.replace(node.outputs, copies_of(first_[n], node.source));
         continue;
       }
       for (TensorId input : node.inputs) duplicate(input, node.source);
@@ -267,6 +328,15 @@ class Duplicator {
     const NodeId id = graph.add_node(std::move(made), types);
     return graph.nodes[id.index()].outputs;
   }
+  // Of a recomputed node.
+  std::vector<TensorId> copies_of(NodeId id, const Source& source) {
+    std::vector<TensorId> copies;
+    for (TensorId output : graph_.nodes[id.index()].outputs) {
+      duplicate(output, source);
+      copies.push_back(copies_[output.index()]);
+    }
+    return copies;
+  }
   // Chains are short (kLongestChain a tensor), but chains of chains are not: a stack of our own.
   void duplicate(TensorId tensor, const Source& source) {
     std::vector<NodeId> stack = {graph_.tensors[tensor.index()].producer};
@@ -285,7 +355,7 @@ class Duplicator {
       if (stack.size() > size) continue;
       const std::vector<TensorId> made = copy(node, {source.phase, node.source.module});
       for (size_t k = 0; k < made.size(); ++k) copies_[node.outputs[k].index()] = made[k];
-      ++nodes_;
+      if (collective_of(node) == Collective::kNone) ++nodes_;
       stack.pop_back();
     }
   }
@@ -294,8 +364,11 @@ class Duplicator {
   const std::vector<bool>& recomputed_;
   Rewriter rewriter_;
   std::vector<TensorId> copies_;  // by old tensor: recomputed
+  std::vector<NodeId> first_;     // by node: of an exchange that is moved, the one of the forward pass
   size_t nodes_ = 0;
 };
+
+uint64_t less(uint64_t budget, uint64_t bytes) { return budget - std::min(budget, bytes); }
 
 // One count of choices, looked at.
 struct Look {
@@ -303,13 +376,16 @@ struct Look {
   Graph graph;
   size_t nodes = 0;
   OrderProblem problem;
-  uint64_t peak_bytes = 0;  // of the orders that are quick to find
+  uint64_t unseen_bytes = 0;  // that the layers keep which the graph stands for
+  uint64_t peak_bytes = 0;    // with these, of the orders that are quick to find
 };
 
 // What is there before anything is recomputed.
 struct Before {
   OrderProblem problem;
-  uint64_t peak_bytes = 0;  // of the orders that are quick to find
+  KeptBytes kept;             // by layers
+  uint64_t unseen_bytes = 0;  // as in Look
+  uint64_t peak_bytes = 0;    // as in Look
   // Of the best of them, and of program order, where the backward pass runs behind the forward.
   std::array<IdleAtPeak, 2> peaks;
 };
@@ -322,6 +398,7 @@ struct RecomputeLooks::Known {
   Graph graph;
   MatmulRule matmuls;
   std::vector<bool> never;
+  double more_layers = 0;
   KnownGroups groups;
   std::optional<Planned> plain;
   std::map<std::pair<double, size_t>, Look> looks;  // by the most seconds, and the count
@@ -337,11 +414,12 @@ class LooksOf {
   LooksOf(const Graph& graph, const RecomputeOptions& options) : graph_(graph), keeps_(options.looks != nullptr) {
     RecomputeLooks& looks = keeps_ ? *options.looks : own_;
     if (looks.known_ == nullptr || looks.known_->graph != graph || looks.known_->matmuls != options.matmuls ||
-        looks.known_->never != options.never) {
+        looks.known_->never != options.never || looks.known_->more_layers != options.more_layers) {
       looks.known_ = std::make_unique<RecomputeLooks::Known>();
       if (keeps_) looks.known_->graph = graph;
       looks.known_->never = options.never;
       looks.known_->matmuls = options.matmuls;
+      looks.known_->more_layers = options.more_layers;
     }
     known_ = looks.known_.get();
   }
@@ -352,7 +430,7 @@ class LooksOf {
     return *known_->plain;
   }
 
-  Look at(const Chooser& chooser, double most_seconds, size_t count, uint64_t budget) {
+  Look at(const Chooser& chooser, double most_seconds, size_t count, uint64_t budget, double more_layers) {
     const std::pair key(most_seconds, count);
     const auto found = known_->looks.find(key);
     Look look;
@@ -364,10 +442,13 @@ class LooksOf {
       look.count = count;
       look.graph = duplicator.run();
       look.nodes = duplicator.nodes();
-      look.problem = planned_of(look.graph, known_->matmuls, known_->groups).memory.problem;
+      Planned planned = planned_of(look.graph, known_->matmuls, known_->groups);
+      if (more_layers > 0) look.unseen_bytes = times(more_layers, kept_by_layers(planned));
+      look.problem = std::move(planned.memory.problem);
       if (keeps_) known_->looks.emplace(key, look);
     }
-    look.peak_bytes = peak_bytes(look.problem, order_within(look.problem, budget));
+    look.peak_bytes =
+        look.unseen_bytes + peak_bytes(look.problem, order_within(look.problem, less(budget, look.unseen_bytes)));
     return look;
   }
 
@@ -386,15 +467,20 @@ namespace {
 // little of what lies idle at the peak is recomputed to meet the budget, or else to go below the lowest so far by more
 // than a search of orders leaves.
 std::optional<Look> best_look(LooksOf& at, const Chooser& chooser, double most_seconds, uint64_t budget,
-                              const Before& before, size_t& looks) {
+                              double more_layers, const Before& before, size_t& looks) {
   std::optional<Look> best;
   const auto least_after = [&](size_t count) {
+    KeptBytes kept;
+    if (more_layers > 0)
+      for (const auto& [node, bytes] : before.kept)
+        if (!chooser.is_recomputed_after(count, node)) kept.emplace(node, bytes);
+    const uint64_t unseen = times(more_layers, kept);
     uint64_t least = UINT64_MAX;
     for (const IdleAtPeak& peak : before.peaks) {
       uint64_t bytes = peak.peak_bytes;
       for (const auto& [node, idle] : peak.idle_bytes)
         if (chooser.is_recomputed_after(count, node)) bytes -= idle;
-      least = std::min(least, bytes);
+      least = std::min(least, bytes + unseen);
     }
     return least;
   };
@@ -403,7 +489,7 @@ std::optional<Look> best_look(LooksOf& at, const Chooser& chooser, double most_s
     const uint64_t least = least_after(count);
     if (least > budget && least + before.peak_bytes / kOrderFineness >= lowest) return false;
     ++looks;
-    Look look = at.at(chooser, most_seconds, count, budget);
+    Look look = at.at(chooser, most_seconds, count, budget, more_layers);
     const bool meets = look.peak_bytes <= budget;
     if (!best || meets || look.peak_bytes < best->peak_bytes) best = std::move(look);
     return meets;
@@ -432,8 +518,10 @@ RecomputeResult recompute(Graph graph, const RecomputeOptions& options) {
   Before before;
   {
     const Planned& planned = looks.plain();
-    const UnitOrder order = order_within(planned.memory.problem, budget);
-    before.peak_bytes = peak_bytes(planned.memory.problem, order);
+    if (options.more_layers > 0) before.kept = kept_by_layers(planned);
+    before.unseen_bytes = times(options.more_layers, before.kept);
+    const UnitOrder order = order_within(planned.memory.problem, less(budget, before.unseen_bytes));
+    before.peak_bytes = before.unseen_bytes + peak_bytes(planned.memory.problem, order);
     if (before.peak_bytes > budget)
       before.peaks = {idle_at_peak(planned, order), idle_at_peak(planned, program_order(planned.memory.problem))};
     before.problem = planned.memory.problem;
@@ -442,10 +530,11 @@ RecomputeResult recompute(Graph graph, const RecomputeOptions& options) {
   if (result.peak_before > budget) {
     const double most_seconds = options.budget_bytes ? kAnyTime : options.most_extra * result.step_seconds;
     chooser.choose_all(most_seconds);
-    std::optional<Look> best = best_look(looks, chooser, most_seconds, budget, before, result.looks);
+    std::optional<Look> best =
+        best_look(looks, chooser, most_seconds, budget, options.more_layers, before, result.looks);
     if (!best || best->peak_bytes > budget) {  // the search that order() makes may still find what meets it
-      result.peak_before = plan_order(before.problem).peak_bytes;
-      if (best) best->peak_bytes = plan_order(best->problem).peak_bytes;
+      result.peak_before = before.unseen_bytes + plan_order(before.problem).peak_bytes;
+      if (best) best->peak_bytes = best->unseen_bytes + plan_order(best->problem).peak_bytes;
     }
     if (best && result.peak_before > budget && best->peak_bytes < result.peak_before) {
       result.peak_after = best->peak_bytes;

@@ -35,6 +35,9 @@ struct RecomputeOptions {
   // The peak of live bytes to come down to, the program's own memory (parameters, state, batch) not counted. None: as
   // low as `most_extra` of the step's time goes.
   std::optional<uint64_t> budget_bytes;
+  // Of a graph of few layers that stands for one of many: for each that it has, so many that it has not. What those
+  // keep for the backward pass is counted in all peaks.
+  double more_layers = 0;
   double most_extra = 0.08;  // without a budget
   Target target = {};
   MatmulRule matmuls = {};  // as fuse() will be given

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "schedule/schedule.h"
+
 namespace stepc {
 
 struct MemoryBudget {
@@ -15,6 +17,9 @@ struct MemoryBudget {
   };
   Kind kind = Kind::kNone;
   uint64_t bytes = 0;
+  // Of a graph of few layers that stands for one of many: for each that it has, so many that it has not. What those
+  // keep for the backward pass counts too.
+  double more_layers = 0;
 };
 
 // "none", "auto" or "12GiB". Throws UserError otherwise.
@@ -22,5 +27,11 @@ MemoryBudget parse_memory_budget(std::string_view text);
 
 // What is left for a part of a step that leaves `others` alone, which are there all the same.
 MemoryBudget beside(MemoryBudget budget, uint64_t others);
+
+// What layers make in the forward pass and the backward pass reads.
+uint64_t kept_by_layers(const Schedule& schedule);
+
+// What a step holds at its peak, with what it is given and with what layers that it stands for keep.
+uint64_t held_bytes(const Schedule& schedule, const MemoryBudget& budget);
 
 }  // namespace stepc

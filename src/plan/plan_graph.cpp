@@ -25,7 +25,7 @@ constexpr int kBudgetAttempts = 6;
 // compute twice.
 uint64_t excess_bytes(const Schedule& schedule, const MemoryBudget& budget, uint64_t eager_bytes) {
   const bool has_budget = budget.kind == MemoryBudget::Kind::kBytes;
-  const uint64_t bytes = has_budget ? schedule.needed_bytes() : schedule.peak_bytes();
+  const uint64_t bytes = has_budget ? held_bytes(schedule, budget) : schedule.peak_bytes();
   const uint64_t most = has_budget ? budget.bytes : eager_bytes;
   return bytes - std::min(bytes, most);
 }
@@ -58,6 +58,7 @@ std::optional<RecomputeOptions> recompute_options(const Graph& graph, const Plan
   }
   const uint64_t program = bytes_of_inputs(graph);
   options.budget_bytes = budget.bytes - std::min(budget.bytes, program);
+  options.more_layers = budget.more_layers;
   return options;
 }
 
@@ -219,7 +220,7 @@ constexpr int kOverlapAttempts = 3;  // to leave room for them in a budget
 PlannedGraph plan_overlapped(const Graph& captured, const Trace* trace, const PlanGraphOptions& options,
                              PlannedGraph blocking) {
   const uint64_t peak = blocking.plan.schedule.peak_bytes();
-  const uint64_t program = blocking.plan.schedule.needed_bytes() - peak;
+  const uint64_t program = held_bytes(blocking.plan.schedule, options.budget) - peak;
   const bool has_budget = options.budget.kind == MemoryBudget::Kind::kBytes;
   const uint64_t most = has_budget ? std::max(peak, options.budget.bytes - std::min(options.budget.bytes, program))
                                    : peak + peak / kPartForOverlap;

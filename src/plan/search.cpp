@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -25,8 +26,8 @@ namespace {
 // as a layer of a large model (FSDP2 and Megatron send a layer at a time).
 constexpr uint64_t kBucketBytes = uint64_t{256} << 20;
 
-constexpr int kMemoryAttempts = 3;
-constexpr double kLittle = 0.05;    // of the memory
+constexpr double kShareOfRecomputation = 0.125;  // steps in which a pipeline is looked at
+
 constexpr double kRounding = 1e-9;  // of seconds that are summed in another order
 
 // What a step of one depth is, before it is split.
@@ -160,8 +161,8 @@ class Searcher {
       const double bytes = (ranks - 1) / ranks * parameters / static_cast<double>(one.pp * one.tp);
       return exchange(cluster_.target.rates, mesh, kind, {{}, axes, 1, 0, bytes, 0}).bytes_seconds;
     };
-    // A micro-batch is a program of its own, which leaves nothing gathered.
-    const auto times = static_cast<double>(one.micro_batches);
+    // A micro-batch of a model of layers is a program of its own, which leaves nothing gathered.
+    const double times = model_.cut ? 1.0 : static_cast<double>(one.micro_batches);
     double sum = seconds(Collective::kReduceScatter, {"dp_shard"}) * (one.zero >= 2 ? times : 1);
     if (one.zero == 3) sum += seconds(Collective::kAllGather, {"dp_shard"}) * times;
     if (one.zero < 2) sum = std::max(sum, seconds(Collective::kReduceScatter, {"dp_replicate", "dp_shard"}));
@@ -203,11 +204,12 @@ class Searcher {
     uint64_t bytes = 0;  // that it takes, recomputation included
   };
 
-  // How the parts are planned. `step_bytes`: what each may take beside the state, to be met by recomputation; none: as
-  // much as it likes.
+  // How the parts are planned.
   struct How {
     bool overlaps = false;
-    std::vector<double> step_bytes = {};
+    // That the first part, which has the passes, may take with the layers that it stands for, to be met by
+    // recomputation; none: as much as it likes.
+    std::optional<double> most_bytes = {};
     std::shared_ptr<RecomputeLooks> looks = {};  // of attempts at the same way
   };
 
@@ -246,11 +248,13 @@ class Searcher {
     StepState state;
     std::vector<Taken> out;
     for (const SearchPart& part : parts) {
-      options.looks = &part == &parts.front() ? how.looks : nullptr;
-      if (!how.step_bytes.empty())
-        options.budget = {MemoryBudget::Kind::kBytes, static_cast<uint64_t>(how.step_bytes[out.size()])};
-      PartPlan planned = &part == &parts.front() ? plan_part(part.graph, options)
-                                                 : plan_update(one, layers, how.overlaps, part.graph, options);
+      const bool has_passes = &part == &parts.front();
+      options.looks = has_passes ? how.looks : nullptr;
+      options.budget = {};
+      if (has_passes && how.most_bytes)
+        options.budget = {MemoryBudget::Kind::kBytes, static_cast<uint64_t>(*how.most_bytes), more_layers()};
+      PartPlan planned =
+          has_passes ? plan_part(part.graph, options) : plan_update(one, layers, how.overlaps, part.graph, options);
       if (strategy.context == Context::kByPrice) strategy.context = planned.context;
       strategy.known.insert(planned.parameters.begin(), planned.parameters.end());
       state.merge(planned.state);
@@ -260,27 +264,34 @@ class Searcher {
     return out;
   }
 
+  // Plans of few layers, which say what one of all takes.
   struct Depths {
     std::vector<Taken> shallow, deep;
+    std::optional<Taken> squeezed;  // the first part of the deep one within less memory; none: as it likes
   };
-  Depths take_both(const Candidate& one, const How& shallow, const How& deeper) {
+  Depths take_both(const Candidate& one, bool overlaps) {
     const std::vector<SearchPart>& few = parts(kShallow, one);
     const std::vector<SearchPart>& more = parts(deep(), one);
     planned_ += few.size() + more.size();
+    const How how = {.overlaps = overlaps};
     if (kShallow == deep()) {
-      std::vector<Taken> taken = take(one, kShallow, few, shallow);
-      return {taken, taken};
+      std::vector<Taken> taken = take(one, kShallow, few, how);
+      return {taken, taken, {}};
     }
     std::future<std::vector<Taken>> beside =
-        std::async(std::launch::async, [&] { return take(one, kShallow, few, shallow); });
-    std::vector<Taken> taken = take(one, deep(), more, deeper);
-    return {beside.get(), std::move(taken)};
+        std::async(std::launch::async, [&] { return take(one, kShallow, few, how); });
+    std::vector<Taken> taken = take(one, deep(), more, how);
+    return {beside.get(), std::move(taken), {}};
+  }
+  Taken take_squeezed(const Candidate& one, const How& how) {
+    ++planned_;
+    return take(one, deep(), parts(deep(), one), how).front();
   }
 
   void plan(Outcome& outcome, const std::function<bool()>& is_open) {
     try {
       check(strategy_of(outcome.candidate, options_.pins.base));
-      if (outcome.candidate.pp > 1)
+      if (outcome.candidate.pp > 1 || (model_.cut && outcome.candidate.micro_batches > 1))
         plan_pipeline(outcome, is_open);
       else
         plan_fitting(outcome, is_open);
@@ -290,14 +301,30 @@ class Searcher {
     }
   }
 
-  // Of all parts, each as often as it is in a step.
+  // Of all parts, each as often as it is in a step. Recomputation changes each layer of the model as it does each of
+  // the few.
   double sum_of(const Candidate& one, const Depths& depths, double Taken::*of) {
     const std::vector<SearchPart>& all = parts(kShallow, one);
+    const double few = static_cast<double>(deep()), layers = static_cast<double>(model_.layers);
     double sum = 0;
-    for (size_t p = 0; p < all.size(); ++p)
-      sum += static_cast<double>(all[p].times) *
-             std::max(0.0, of_depth(depths.shallow[p].*of, depths.deep[p].*of, model_.layers));
+    for (size_t p = 0; p < all.size(); ++p) {
+      double part = of_depth(depths.shallow[p].*of, depths.deep[p].*of, model_.layers);
+      if (p == 0 && depths.squeezed) part += ((*depths.squeezed).*of - depths.deep[p].*of) / few * layers;
+      sum += static_cast<double>(all[p].times) * std::max(0.0, part);
+    }
     return sum;
+  }
+
+  // The peak of part `p`. What is recomputed, and how far, differs from layer to layer, so two such plans say nothing
+  // of a third: the layers that the few stand for keep what each of the few keeps on average.
+  [[nodiscard]] uint64_t step_bytes(const Depths& depths, size_t p) const {
+    if (p > 0 || !depths.squeezed)
+      return bytes_of_depth(depths.shallow[p].step_bytes, depths.deep[p].step_bytes, model_.layers);
+    return static_cast<uint64_t>(depths.squeezed->step_bytes + more_layers() * depths.squeezed->kept_bytes);
+  }
+  // For each layer of the deeper plans, so many that they do not have.
+  [[nodiscard]] double more_layers() const {
+    return static_cast<double>(model_.layers - deep()) / static_cast<double>(deep());
   }
 
   void sum_up(Outcome& outcome, const Depths& depths) {
@@ -307,26 +334,19 @@ class Searcher {
     outcome.exposed_seconds = sum_of(one, depths, &Taken::exposed_seconds);
     outcome.step_bytes = 0;
     for (size_t p = 0; p < depths.shallow.size(); ++p)
-      outcome.step_bytes = std::max(
-          outcome.step_bytes, bytes_of_depth(depths.shallow[p].step_bytes, depths.deep[p].step_bytes, model_.layers));
+      outcome.step_bytes = std::max(outcome.step_bytes, step_bytes(depths, p));
     outcome.state_bytes =
         bytes_of_depth(depths.shallow.front().state_bytes, depths.deep.front().state_bytes, model_.layers);
+    outcome.recomputes = depths.squeezed.has_value();
   }
 
-  // What a model of `layers` layers may take, so that one of all layers takes `missing` less than there is: the same
-  // room a layer.
-  [[nodiscard]] How within_memory(const Outcome& outcome, const Depths& depths, int64_t layers, double missing,
-                                  std::shared_ptr<RecomputeLooks> looks) const {
-    const double room = static_cast<double>(memory_bytes_) - static_cast<double>(outcome.state_bytes) - missing;
-    How how;
-    how.looks = std::move(looks);
-    for (size_t p = 0; p < depths.shallow.size(); ++p) {
-      const Taken &few = depths.shallow[p], &more = depths.deep[p];
-      const double fixed = of_depth(few.step_bytes, more.step_bytes, 0);
-      const double a_layer = (room - fixed) / static_cast<double>(model_.layers);
-      const double inputs = of_depth(few.input_bytes, more.input_bytes, layers);
-      how.step_bytes.push_back(inputs + std::max(0.0, fixed + a_layer * static_cast<double>(layers)));
-    }
+  // Recomputes so much of the few layers that a model of all fits. Gives how.
+  How squeeze(Outcome& outcome, Depths& depths) {
+    const double room = static_cast<double>(memory_bytes_) - static_cast<double>(outcome.state_bytes);
+    const How how = {.most_bytes = depths.deep.front().input_bytes + std::max(0.0, room),
+                     .looks = std::make_shared<RecomputeLooks>()};
+    depths.squeezed = take_squeezed(outcome.candidate, how);
+    sum_up(outcome, depths);
     return how;
   }
 
@@ -337,13 +357,29 @@ class Searcher {
                       human_bytes(outcome.state_bytes), human_bytes(outcome.step_bytes), how);
   }
 
-  struct StageDepths {
-    StagesTaken shallow, deep;
-  };
-  StageDepths take_stages_of(const Candidate& one, bool overlaps) {
+  // By stage, of a model of all layers. `recomputes`: all that can be.
+  StagesTaken take_stages_of(const Candidate& one, bool overlaps, bool recomputes) {
+    RecomputeOptions all;
+    all.budget_bytes = 0;
+    all.target = cluster_.target;
+    all.matmuls = matmul_rule(all.target.features);
+    const RecomputeOptions* const recompute = recomputes ? &all : nullptr;
     const int64_t stages = one.pp * chunks_of(options_.pins), shown = std::min(stages, kShownStages);
-    const int64_t deeper = model_.layers == stages ? kShallow : kDeep;
     const int64_t layers = (model_.layers + stages - 1) / stages;
+    const auto options_of = [&](const Graph& graph, int64_t of_layers) {
+      PlanGraphOptions options = plan_options(one, overlaps, layers, of_layers);
+      Strategy& strategy = options.passes.settings.strategy;
+      if (strategy.context == Context::kByPrice)  // a way of attention for all stages: that of the step in one piece
+        strategy.context = strategy.mesh.find("cp") ? plan_part(graph, options).context : Context::kGather;
+      return options;
+    };
+    if (model_.cut) {
+      ++planned_;
+      PlanGraphOptions options = options_of(parts(kShallow, one).front().graph, layers);
+      const StepCut cut = model_.cut(one, options.passes.settings.strategy, recompute);
+      return take_stages(cut, stages, one.micro_batches, options);
+    }
+    const int64_t deeper = model_.layers == stages ? kShallow : kDeep;
     const std::vector<SearchPart>& few = parts(shown * kShallow, one);
     const std::vector<SearchPart>& more = parts(shown * deeper, one);
     USER_CHECK(few.size() == 2, "its step is in one piece, and a pipeline's is micro-batches and an update");
@@ -351,38 +387,52 @@ class Searcher {
     const bool splits =
         stage_order(options_.pins.order, one.pp, one.micro_batches, options_.pins.chunks).splits_backward();
     const auto take = [&](const std::vector<SearchPart>& parts, int64_t a_stage) {
-      return take_stages(parts[0].graph, parts[1].graph, shown, a_stage, splits,
-                         plan_options(one, overlaps, layers, a_stage));
+      PlanGraphOptions options = options_of(parts[0].graph, a_stage);
+      const StepCut cut = cut_layers(parts[0].graph, parts[1].graph, shown, a_stage, splits,
+                                     options.passes.settings.strategy, recompute);
+      return take_stages(cut, shown, one.micro_batches, options);
     };
     if (deeper == kShallow) {
       const StagesTaken taken = take(few, kShallow);
-      return {taken, taken};
+      return with_all_layers(taken, taken, stages, model_.layers);
     }
     std::future<StagesTaken> beside = std::async(std::launch::async, [&] { return take(few, kShallow); });
-    StagesTaken taken = take(more, deeper);
-    return {beside.get(), std::move(taken)};
+    const StagesTaken deep = take(more, deeper);
+    return with_all_layers(beside.get(), deep, stages, model_.layers);
   }
 
-  // As plan_fitting(), of what recomputes nothing.
+  // As plan_fitting(). A run recomputes the cheapest first, and no more than fits asks for, so it takes no longer than
+  // what lies evenly between all kept and all recomputed.
   void plan_pipeline(Outcome& outcome, const std::function<bool()>& is_open) {
     const Candidate& one = outcome.candidate;
-    StageDepths depths = take_stages_of(one, false);
-    sum_up_stages(model_, cluster_, options_.pins, depths.shallow, depths.deep, outcome);
+    const StagesTaken kept = take_stages_of(one, false, false);
+    sum_up_stages(kept, cluster_, options_.pins, outcome);
     outcome.roomy_seconds = outcome.seconds;
     outcome.roomy_bytes = outcome.bytes();
-    const double compute = compute_seconds_of(model_, depths.shallow, depths.deep, one.pp * chunks_of(options_.pins));
+    const double compute = compute_seconds_of(kept);
     compute_seconds_.try_emplace(class_of(one), compute);
     outcome.least_seconds =
         std::max(outcome.least_seconds, least_seconds(compute * passes_of(one), sending_seconds(one)));
+    double share = 0;
     if (outcome.bytes() > memory_bytes_) {
-      does_not_fit(outcome, "and a pipeline recomputes nothing");
+      if (!is_open()) return;
+      const StagesTaken all = take_stages_of(one, false, true);
+      while (outcome.bytes() > memory_bytes_ && share < 1) {
+        share += kShareOfRecomputation;
+        sum_up_stages(between(kept, all, share), cluster_, options_.pins, outcome);
+      }
+      outcome.recomputes = true;
+    }
+    if (outcome.bytes() > memory_bytes_) {
+      does_not_fit(outcome, "recomputation included");
       return;
     }
     outcome.verdict = Verdict::kPlanned;
     if (!options_.pins.base.overlap_bytes || outcome.exposed_seconds == 0 || !is_open()) return;
-    depths = take_stages_of(one, true);
     Outcome beside = outcome;
-    sum_up_stages(model_, cluster_, options_.pins, depths.shallow, depths.deep, beside);
+    StagesTaken stages = take_stages_of(one, true, false);
+    if (share > 0) stages = between(stages, take_stages_of(one, true, true), share);
+    sum_up_stages(stages, cluster_, options_.pins, beside);
     if (beside.seconds < outcome.seconds && beside.bytes() <= memory_bytes_) outcome = beside;
   }
 
@@ -390,8 +440,7 @@ class Searcher {
   // the computation only where that may be among the best: it takes as long as either alone at least.
   void plan_fitting(Outcome& outcome, const std::function<bool()>& is_open) {
     const Candidate& one = outcome.candidate;
-    How shallow, deeper;
-    Depths depths = take_both(one, shallow, deeper);
+    Depths depths = take_both(one, false);
     compute_seconds_.try_emplace(class_of(one),
                                  sum_of(one, depths, &Taken::pass_seconds) / static_cast<double>(one.micro_batches));
     sum_up(outcome, depths);
@@ -400,24 +449,12 @@ class Searcher {
     // A plan that recomputes computes no less, and sends what must be sent.
     outcome.least_seconds = std::max(outcome.least_seconds,
                                      least_seconds(sum_of(one, depths, &Taken::compute_seconds), sending_seconds(one)));
-    if (outcome.bytes() > memory_bytes_ && !is_open()) return;
-    // Recomputation meets what it is asked for within a layer's choices: where a little is missing, it is asked for
-    // more.
-    const Depths as_it_likes = depths;
-    double missing = 0;
-    const auto few = std::make_shared<RecomputeLooks>(), more = std::make_shared<RecomputeLooks>();
-    for (int attempt = 0; attempt < kMemoryAttempts && outcome.bytes() > memory_bytes_; ++attempt) {
-      shallow = within_memory(outcome, as_it_likes, kShallow, missing, few);
-      deeper = within_memory(outcome, as_it_likes, deep(), missing, more);
-      depths = take_both(one, shallow, deeper);
-      sum_up(outcome, depths);
-      outcome.recomputes = true;
-      const double excess = static_cast<double>(outcome.bytes()) - static_cast<double>(memory_bytes_);
-      if (excess > kLittle * static_cast<double>(memory_bytes_)) break;
-      missing += excess;
+    How within;
+    if (outcome.bytes() > memory_bytes_) {
+      if (!is_open()) return;
+      within = squeeze(outcome, depths);
     }
     if (outcome.bytes() > memory_bytes_) {
-      outcome.verdict = Verdict::kDoesNotFit;
       does_not_fit(outcome, "recomputation included");
       return;
     }
@@ -425,10 +462,16 @@ class Searcher {
         outcome.least_seconds, least_seconds(sum_of(one, depths, &Taken::compute_seconds), outcome.exchange_seconds));
     outcome.verdict = Verdict::kPlanned;
     if (!options_.pins.base.overlap_bytes || outcome.exposed_seconds == 0 || !is_open()) return;
-    shallow.overlaps = deeper.overlaps = true;
-    depths = take_both(one, shallow, deeper);
+    const bool is_squeezed = depths.squeezed.has_value();
+    depths = take_both(one, true);
+    if (is_squeezed) {
+      within.overlaps = true;
+      depths.squeezed = take_squeezed(one, within);
+    }
     Outcome beside = outcome;
     sum_up(beside, depths);
+    // What the first and the last layer wait for is no layer's: of two depths it may seem to fall with more.
+    beside.seconds = std::max(beside.seconds, beside.least_seconds);
     if (beside.seconds < outcome.seconds && beside.bytes() <= memory_bytes_) outcome = beside;
   }
 

@@ -13,6 +13,8 @@
 #include "cost/cluster.h"
 #include "ir/graph.h"
 #include "passes/partition/strategy.h"
+#include "passes/recompute.h"
+#include "passes/stages/cut_stages.h"
 
 namespace stepc {
 
@@ -23,6 +25,14 @@ struct SearchPart {
   Graph graph;        // as functionalise() leaves it
 };
 
+// A step as functions, in micro-batches and stages.
+struct StepCut {
+  std::vector<Graph> before;  // of sums that micro-batches need before they begin, what each adds
+  StageCut micro_batch, update;
+};
+
+struct Candidate;
+
 // A model of equal layers. What its layers share is planned once: the step is planned with kShallow and kDeep layers,
 // and what a further layer adds is taken for each of the others.
 struct SearchModel {
@@ -30,9 +40,14 @@ struct SearchModel {
   int64_t heads = 1;        // that tp can split
   int64_t tokens = 1;       // of a row
   int64_t rows = 1;         // of a step, over all devices
-  bool has_stages = false;  // a pipeline's, which begin with layers
+  int64_t most_stages = 1;  // of a pipeline, which begin with layers
   // The step of a model with so many layers whose micro-batches, all devices' together, have `rows` rows.
   std::function<std::vector<SearchPart>(int64_t layers, int64_t rows, int64_t micro_batches)> capture;
+  // Of a step that is captured in one piece, a model of one layer: how a run would cut it for a way of several
+  // micro-batches or stages. `strategy`: of the mesh without stages; it learns how parameters lie. `recompute`: what
+  // stages keep for their backward passes is recomputed so; nullptr: it is kept. UserError for a step that cannot be
+  // cut so.
+  std::function<StepCut(const Candidate& way, Strategy& strategy, const RecomputeOptions* recompute)> cut = {};
 };
 inline constexpr int64_t kShallow = 1, kDeep = 2;
 

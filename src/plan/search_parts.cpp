@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "passes/partition/partition.h"
+#include "plan/memory_budget.h"
 #include "plan/search.h"
 #include "plan/simulate.h"
 
@@ -34,6 +35,7 @@ PartPlan plan_part(const Graph& captured, const PlanGraphOptions& options) {
   part.taken.exposed_seconds = timeline.exposed_seconds;
   part.taken.input_bytes = static_cast<double>(schedule.input_bytes());
   part.taken.step_bytes = static_cast<double>(schedule.peak_bytes());
+  part.taken.kept_bytes = static_cast<double>(kept_by_layers(schedule));
   part.taken.arena_bytes = static_cast<double>(schedule.arena_bytes);
   part.state = state_of(planned.graph);
   Strategy keeping;

@@ -22,6 +22,7 @@ struct Taken {
   double pass_seconds = 0;                                  // of these, forward and backward
   double input_bytes = 0, state_bytes = 0, step_bytes = 0;  // the program's tensors; of these, those between steps
   double arena_bytes = 0;                                   // of the step's, all but what it returns
+  double kept_bytes = 0;  // of the step's, what all layers together keep for the backward pass
 };
 
 // A part as planned, and its tensors between steps.

@@ -9,6 +9,7 @@
 #include "cost/exchange.h"
 #include "passes/partition/partition.h"
 #include "passes/stages/cut_stages.h"
+#include "passes/stages/recompute_stages.h"
 #include "plan/stages/price_pipeline.h"
 
 namespace stepc {
@@ -46,15 +47,6 @@ StageTaken with_layers(const StagesTaken& shallow, const StagesTaken& deep, int6
   return out;
 }
 
-StagesTaken with_all_layers(const SearchModel& model, const StagesTaken& shallow, const StagesTaken& deep,
-                            int64_t stages) {
-  const std::vector<int64_t> layers = layers_of_stages(shallow, deep, stages, model.layers);
-  StagesTaken out;
-  for (int64_t s = 0; s < stages; ++s)
-    out.push_back(with_layers(shallow, deep, s, stages, layers[static_cast<size_t>(s)]));
-  return out;
-}
-
 // What leaves a function, by where it is read.
 void count_values(const StageCut& cut, StagesTaken& taken) {
   for (const StageValue& value : cut.values) {
@@ -71,25 +63,28 @@ void count_values(const StageCut& cut, StagesTaken& taken) {
 
 }  // namespace
 
-StagesTaken take_stages(const Graph& micro_batch, const Graph& update, int64_t stages, int64_t layers,
-                        bool splits_backward, PlanGraphOptions options) {
-  Strategy& strategy = options.passes.settings.strategy;
-  if (strategy.context == Context::kByPrice)  // a way of attention for all stages: that of the step in one piece
-    strategy.context = strategy.mesh.find("cp") ? plan_part(micro_batch, options).context : Context::kGather;
-  const Graph local = rank_graph(micro_batch, strategy);
+StepCut cut_layers(const Graph& micro_batch, const Graph& update, int64_t stages, int64_t layers, bool splits_backward,
+                   Strategy& strategy, const RecomputeOptions* recompute) {
+  Graph local = rank_graph(micro_batch, strategy);
   const std::vector<std::string> modules = layer_modules(local);
   USER_CHECK(std::ssize(modules) == stages * layers, "{} modules of the model are layers, and it has {} layers",
              modules.size(), stages * layers);
   std::vector<std::string> begins;
   for (int64_t s = 0; s < stages; ++s) begins.push_back(modules[static_cast<size_t>(s * layers)]);
   keep_parameters(strategy, local);
+  if (recompute != nullptr) local = recompute_stages(std::move(local), place_nodes(local, begins), *recompute).graph;
   const StagePlaces places = place_nodes(local, begins);
-  options.passes.without = done_to_functions();
+  return {{},
+          cut_micro_batch(local, places, splits_backward),
+          cut_update(rank_graph(update, strategy), stages, places.of_parameter)};
+}
 
+StagesTaken take_stages(const StepCut& cut, int64_t stages, int64_t micro_batches, PlanGraphOptions options) {
+  options.passes.without = done_to_functions();
   StagesTaken out(static_cast<size_t>(stages));
   std::vector<StepState> state(out.size());
-  const auto plan_functions = [&](const StageCut& cut) {
-    for (const StageFunction& function : cut.functions) {
+  const auto plan_functions = [&](const StageCut& part) {
+    for (const StageFunction& function : part.functions) {
       const PartPlan planned = plan_part(function.graph, options);
       const auto s = static_cast<size_t>(function.stage);
       StageTaken& stage = out[s];
@@ -109,10 +104,13 @@ StagesTaken take_stages(const Graph& micro_batch, const Graph& update, int64_t s
         (function.is_of_weights ? stage.weight_seconds : stage.input_seconds) = planned.taken.seconds;
     }
   };
-  const StageCut cut = cut_micro_batch(local, places, splits_backward);
-  count_values(cut, out);
-  plan_functions(cut);
-  plan_functions(cut_update(rank_graph(update, strategy), stages, places.of_parameter));
+  count_values(cut.micro_batch, out);
+  plan_functions(cut.micro_batch);
+  plan_functions(cut.update);
+  for (const Graph& graph : cut.before) {
+    const double seconds = plan_part(graph, options).taken.seconds * static_cast<double>(micro_batches);
+    for (StageTaken& stage : out) stage.update_seconds += seconds;  // on all ranks, as the update
+  }
   for (size_t s = 0; s < out.size(); ++s) out[s].state_bytes = static_cast<double>(bytes_of(state[s]));
   return out;
 }
@@ -134,22 +132,35 @@ std::vector<int64_t> layers_of_stages(const StagesTaken& shallow, const StagesTa
   return of_stage;
 }
 
-double compute_seconds_of(const SearchModel& model, const StagesTaken& shallow, const StagesTaken& deep,
-                          int64_t stages) {
+StagesTaken between(const StagesTaken& from, const StagesTaken& to, double share) {
+  StagesTaken out = from;
+  for (size_t s = 0; s < out.size(); ++s)
+    for (double StageTaken::*quantity : kQuantities) out[s].*quantity += share * (to[s].*quantity - from[s].*quantity);
+  return out;
+}
+
+StagesTaken with_all_layers(const StagesTaken& shallow, const StagesTaken& deep, int64_t stages, int64_t layers) {
+  const std::vector<int64_t> of_stage = layers_of_stages(shallow, deep, stages, layers);
+  StagesTaken out;
+  for (int64_t s = 0; s < stages; ++s)
+    out.push_back(with_layers(shallow, deep, s, stages, of_stage[static_cast<size_t>(s)]));
+  return out;
+}
+
+double compute_seconds_of(const StagesTaken& stages) {
   double sum = 0;
-  for (const StageTaken& stage : with_all_layers(model, shallow, deep, stages)) sum += stage.compute_seconds;
+  for (const StageTaken& stage : stages) sum += stage.compute_seconds;
   return sum;
 }
 
-void sum_up_stages(const SearchModel& model, const Cluster& cluster, const SearchPins& pins, const StagesTaken& shallow,
-                   const StagesTaken& deep, Outcome& outcome) {
+void sum_up_stages(const StagesTaken& stages, const Cluster& cluster, const SearchPins& pins, Outcome& outcome) {
   const Candidate& way = outcome.candidate;
-  const StagesTaken stages = with_all_layers(model, shallow, deep, way.pp * chunks_of(pins));
   const Mesh mesh = strategy_of(way, {}).mesh;
   std::vector<StageCost> costs;
   for (const StageTaken& one : stages) {
-    const Communication sent{{}, {*mesh.find("pp")}, 1, 1, one.onward_bytes, 0};
-    const Exchange message = exchange(cluster.target.rates, mesh, Collective::kRotate, sent);
+    Exchange message;
+    if (const auto pp = mesh.find("pp"))
+      message = exchange(cluster.target.rates, mesh, Collective::kRotate, {{}, {*pp}, 1, 1, one.onward_bytes, 0});
     costs.push_back({one.forward_seconds, one.input_seconds, one.weight_seconds,
                      message.bytes_seconds + message.latency_seconds, static_cast<uint64_t>(one.held_bytes),
                      static_cast<uint64_t>(one.step_bytes), static_cast<uint64_t>(one.state_bytes)});

@@ -30,20 +30,28 @@ struct StageTaken {
 inline constexpr int64_t kShownStages = 3;
 using StagesTaken = std::vector<StageTaken>;
 
-// `micro_batch`, `update`: of a model of `stages` stages with `layers` layers each. `options`: of the mesh without
-// stages. `splits_backward`: as StageOrder says. UserError where it cannot be cut.
-StagesTaken take_stages(const Graph& micro_batch, const Graph& update, int64_t stages, int64_t layers,
-                        bool splits_backward, PlanGraphOptions options);
+// `micro_batch`, `update`: of a model of `stages` stages with `layers` layers each. `strategy`: of the mesh without
+// stages; it learns how parameters lie. `splits_backward`: as StageOrder says. `recompute`: as SearchModel::cut's.
+// UserError where it cannot be cut.
+StepCut cut_layers(const Graph& micro_batch, const Graph& update, int64_t stages, int64_t layers, bool splits_backward,
+                   Strategy& strategy, const RecomputeOptions* recompute);
+
+// What the functions take. `options`: of the mesh without stages.
+StagesTaken take_stages(const StepCut& cut, int64_t stages, int64_t micro_batches, PlanGraphOptions options);
 
 // How many layers each stage has: about as balanced_stages() gives them to a run's.
 std::vector<int64_t> layers_of_stages(const StagesTaken& shallow, const StagesTaken& deep, int64_t stages,
                                       int64_t layers);
 
-// The way as a whole: the time, and the memory of the rank that needs most, of a model of all layers.
-void sum_up_stages(const SearchModel& model, const Cluster& cluster, const SearchPins& pins, const StagesTaken& shallow,
-                   const StagesTaken& deep, Outcome& outcome);
+// `share` of the way from one to the other.
+StagesTaken between(const StagesTaken& from, const StagesTaken& to, double share);
+
+// Of a model of all layers, by stage.
+StagesTaken with_all_layers(const StagesTaken& shallow, const StagesTaken& deep, int64_t stages, int64_t layers);
+
+// The way as a whole: the time, and the memory of the rank that needs most.
+void sum_up_stages(const StagesTaken& stages, const Cluster& cluster, const SearchPins& pins, Outcome& outcome);
 // Of all ranks together, what a micro-batch takes to compute.
-double compute_seconds_of(const SearchModel& model, const StagesTaken& shallow, const StagesTaken& deep,
-                          int64_t stages);
+double compute_seconds_of(const StagesTaken& stages);
 
 }  // namespace stepc

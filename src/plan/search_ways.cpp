@@ -50,11 +50,15 @@ bool allows(const std::optional<int64_t>& pin, int64_t value) { return !pin || *
 
 // Whether layers can be cut into stages for so many ranks.
 bool has_stages(const SearchModel& model, const SearchPins& pins, int64_t pp) {
-  return model.has_stages && pp * chunks_of(pins) <= model.layers;
+  return pp * chunks_of(pins) <= model.most_stages;
 }
 
 // Whether the order of a pipeline's passes takes so many; of a file nobody knows before it is read.
-bool takes_micro_batches(const SearchPins& pins, int64_t pp, int64_t micro_batches) {
+bool takes_micro_batches(const SearchModel& model, const SearchPins& pins, int64_t pp, int64_t micro_batches) {
+  // Each such way is planned on its own, within a call that somebody waits for.
+  if (model.cut && !pins.micro_batches &&
+      (pp == 1 ? micro_batches > 1 : micro_batches % pp != 0 || micro_batches > 4 * pp))
+    return false;
   if (pp == 1) return true;
   if (micro_batches == 1) return false;  // a step in parts has several
   if (pins.order == "1f1b" && pins.chunks > 1) return micro_batches % pp == 0;
@@ -80,9 +84,10 @@ void add_ways(const SearchModel& model, const Cluster& cluster, const SearchPins
         if (model.rows % data != 0) continue;
         for (const int64_t micro_batches : divisors(model.rows / data)) {
           const int64_t rows = model.rows / data / micro_batches;  // of a rank
-          if (!allows(pins.micro_batches, micro_batches) || !takes_micro_batches(pins, pp, micro_batches)) continue;
+          if (!allows(pins.micro_batches, micro_batches) || !takes_micro_batches(model, pins, pp, micro_batches))
+            continue;
           const bool is_usual = (rows & (rows - 1)) == 0 && rows * model.tokens / cp <= kMostTokens;
-          if (!pins.micro_batches && rows > 1 && !is_usual) continue;
+          if (!pins.micro_batches && !model.cut && rows > 1 && !is_usual) continue;
           for (int zero = dp_shard > 1 ? 1 : 0; zero <= (dp_shard > 1 ? 3 : 0); ++zero) {
             if (dp_shard > 1 && !allows(pins.zero, zero)) continue;
             if (zero == 2 && micro_batches == 1 && !pins.zero) continue;  // is zero 1
@@ -162,9 +167,9 @@ std::vector<Candidate> candidates(const SearchModel& model, const Cluster& clust
   const int64_t devices = cluster.devices();
   check_pins(pins, devices);
   USER_CHECK(pins.pp.value_or(1) == 1 || has_stages(model, pins, *pins.pp), "parallel.pp = {}: {}", pins.pp.value_or(1),
-             !model.has_stages
-                 ? std::string("this step is not cut into stages; leave out memory.budget and optim.name = \"wsam\"")
-                 : str("the model has {} layers, and each of {} stages needs one", model.layers,
+             !model.cut && model.most_stages < model.layers
+                 ? std::string("a step of two gradients is not searched in stages; leave out optim.name = \"wsam\"")
+                 : str("the model has {} layers, and each of {} stages needs one", model.most_stages,
                        pins.pp.value_or(1) * chunks_of(pins)));
   std::vector<Candidate> out;
   for (const int64_t pp : divisors(devices))

@@ -47,7 +47,18 @@ void copy_digit(PyLongObject* to, const PyLongObject* from) { to->long_value = f
 #endif
 
 int locals_in(const _PyInterpreterFrame& held) {
-  return reinterpret_cast<PyCodeObject*>(code_in(held))->co_nlocalsplus;
+  PyObject* const code = code_in(held);
+  if (code == nullptr || !PyCode_Check(code)) throw py::type_error("this frame runs no code object");
+  return reinterpret_cast<PyCodeObject*>(code)->co_nlocalsplus;
+}
+
+// Of the stack, where the caller does not know it: 3.11 stores it before it reports an opcode, later versions do not.
+int depth_in([[maybe_unused]] const _PyInterpreterFrame& held) {
+#if PY_VERSION_HEX < 0x030C0000
+  return held.stacktop - locals_in(held);
+#else
+  throw py::value_error("the depth of the stack is not known");
+#endif
 }
 
 // None where the interpreter has put nothing, below a function that is no method.
@@ -55,10 +66,10 @@ py::object object_at(PyObject* found) {
   return found == nullptr ? py::none() : py::reinterpret_borrow<py::object>(found);
 }
 
-// The topmost first; fewer where the stack holds fewer. `depth`: of the stack; none: the frame says it.
+// The topmost first; fewer where the stack holds fewer.
 py::tuple top_of_stack(const py::handle& frame, int count, std::optional<int> depth) {
   const _PyInterpreterFrame& held = inside(frame);
-  const int top = depth ? locals_in(held) + *depth : held.stacktop;
+  const int top = locals_in(held) + (depth ? *depth : depth_in(held));
   count = std::clamp(top - locals_in(held), 0, count);
   py::tuple out(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) out[static_cast<size_t>(i)] = object_at(held.localsplus[top - 1 - i]);

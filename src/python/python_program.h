@@ -128,4 +128,22 @@ class PythonProgram final : public Program {
   bool is_traced_ = false;  // the step's own code runs at every call
 };
 
+// For the class of an object with a program(): Python's garbage collector sees the program behind it.
+template <class Owner>
+py::custom_type_setup collected() {
+  return py::custom_type_setup([](PyHeapTypeObject* heap_type) {
+    PyTypeObject& type = heap_type->ht_type;
+    type.tp_flags |= Py_TPFLAGS_HAVE_GC;
+    type.tp_traverse = [](PyObject* self, visitproc visit, void* arg) {
+      Py_VISIT(Py_TYPE(self));
+      if (!py::detail::is_holder_constructed(self)) return 0;
+      return py::cast<Owner&>(py::handle(self)).program().traverse(visit, arg);
+    };
+    type.tp_clear = [](PyObject* self) {
+      if (py::detail::is_holder_constructed(self)) py::cast<Owner&>(py::handle(self)).program().clear();
+      return 0;
+    };
+  });
+}
+
 }  // namespace stepc

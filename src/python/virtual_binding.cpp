@@ -15,22 +15,11 @@
 #include "plan/target_plan.h"
 #include "python/op_rule_binding.h"
 #include "python/python_program.h"
+#include "python/values.h"
 
 namespace stepc {
 
 namespace {
-
-std::vector<at::Tensor> tensors_of(const py::handle& list) {
-  std::vector<at::Tensor> out;
-  for (const py::handle& item : list) out.push_back(THPVariable_Unpack(item.ptr()));
-  return out;
-}
-
-Arg number_of(const py::handle& number) {
-  if (py::isinstance<py::bool_>(number)) return number.cast<bool>();
-  if (py::isinstance<py::int_>(number)) return number.cast<int64_t>();
-  return number.cast<double>();
-}
 
 // `step` returns (tensors, numbers).
 VirtualPlan plan(py::object scout, const py::list& batch, const py::object& step) {
@@ -44,7 +33,7 @@ VirtualPlan plan(py::object scout, const py::list& batch, const py::object& step
         const py::gil_scoped_acquire gil;
         const auto result = step().cast<py::tuple>();
         StepOutput output;
-        output.tensors = tensors_of(result[0]);
+        output.tensors = tensors_of(result[0].cast<py::list>());
         for (const py::handle& number : result[1]) output.numbers.push_back(number_of(number));
         return output;
       },

@@ -187,6 +187,35 @@ TEST(Join, SaysWhereNobodyAnswers) {
               "the ranks cannot meet at 'no-such-machine.invalid': ");
 }
 
+// At once: it listened before it started any rank.
+TEST(Join, AnAgentThatIsGone) {
+  const int port = free_port();
+  Launch launch = launches_of(2, port)[1];
+  launch.agent_store = true;
+  const auto said = joined({launch}, milliseconds(20000), [](Ranks&) {});
+  EXPECT_EQ(said[0], str("nobody listens at 127.0.0.1:{} any more, where the launcher's agent did: it is gone; start "
+                         "the run again, from what it has saved",
+                         port));
+}
+
+// While a rank waits there for the others.
+TEST(Join, AnAgentThatGoes) {
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  auto agent = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  const int port = agent->getPort();
+  Launch launch = launches_of(2, port)[0];
+  launch.agent_store = true;
+  std::string said;
+  std::thread rank([&] { said = joined({launch}, milliseconds(20000), [](Ranks&) {})[0]; });
+  agent->wait({"stepc 1/address of 0"});
+  agent.reset();
+  rank.join();
+  expect_part(said, str("rank 0 lost the launcher's agent while it met the others at 127.0.0.1:{}: ", port));
+}
+
 TEST(Join, SaysWhoDidNotCome) {
   const int port = free_port();
   std::vector<Launch> launches = launches_of(4, port);

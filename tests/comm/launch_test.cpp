@@ -92,8 +92,13 @@ TEST(Launch, TheSecret) {
 
 TEST(Launch, Torchrun) {
   EXPECT_EQ(launch(kTorchrun), (Launch{5, 8, 1, 4, "10.0.0.1", 29400, true, 2, "torchrun"}));
-  EXPECT_FALSE(launch(with(kTorchrun, "TORCHELASTIC_USE_AGENT_STORE", "False")).agent_store);
+  const Launch elsewhere = launch(with(kTorchrun, "TORCHELASTIC_USE_AGENT_STORE", "False"));
+  EXPECT_FALSE(elsewhere.agent_store);
+  EXPECT_TRUE(elsewhere.is_of_agent()) << "it is the agent's all the same";
   EXPECT_EQ(launch(with(kTorchrun, "TORCHELASTIC_RUN_ID", "job7")).run, "job7");
+  EXPECT_EQ(launch(with(kTorchrun, "STEPC_AGENT", "4711")).agent, 4711);
+  expect_refused(with(kTorchrun, "STEPC_AGENT", "init"),
+                 str("the environment variable STEPC_AGENT is 'init', and not a number from 1 to {}", INT32_MAX));
   EXPECT_TRUE(launch(kTorchrun).has_agents());
   EXPECT_FALSE(launch(with(with(kTorchrun, "WORLD_SIZE", "4"), "RANK", "1")).has_agents());
   // Inside of what another launcher started.
@@ -118,6 +123,8 @@ TEST(Launch, KubeflowWithoutLocalRank) {
                              {"PET_NPROC_PER_NODE", "1"}});
   EXPECT_EQ(job, (Launch{1, 3, 0, 1, "job-master-0", 23456, false, 0, "Kubeflow"}));
   EXPECT_EQ(launch(kPod), (Launch{3, 4, 0, 1, "job-node-0-0.job", 29400, false, 0, "Kubeflow"}));
+  EXPECT_EQ(launch(without(kPod, "PET_NPROC_PER_NODE")), launch(kPod)) << "torchrun's is one where nobody says it";
+  EXPECT_FALSE(launch(kPod).is_of_agent());
 }
 
 TEST(Launch, OpenMpi) {
@@ -218,7 +225,8 @@ TEST(Launch, RefusesWhatIsNoNumber) {
   expect_refused(with(kTorchrun, "MASTER_PORT", "29500x"),
                  "the environment variable MASTER_PORT is '29500x', and not a number from 1 to 65535");
   expect_refused(with(kPod, "PET_NNODES", "1:4"),
-                 "the environment variable PET_NNODES is '1:4', and not a number from 1 to 1048576");
+                 "the environment variable PET_NNODES is 1:4: which of so many pods there are is for torchrun to find "
+                 "out: start this process with it");
 }
 
 }  // namespace

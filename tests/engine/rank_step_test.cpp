@@ -178,19 +178,64 @@ TEST(RankStep, DecidesByWhatOneRankWouldRead) {
   for (int s = 0; s < kSteps; ++s) wanted.push_back(eager(rows(s).first, rows(s).second).item<double>());
   EXPECT_LT(*std::ranges::min_element(read), 1.2);
   EXPECT_GT(*std::ranges::max_element(read), 1.2);
+  for (const std::vector<MeshAxis>& axes :
+       {std::vector<MeshAxis>{{"dp_shard", 2}}, {{"pp", 2}}, {{"pp", 2}, {"dp_shard", 2}}}) {
+    const Mesh mesh = make_mesh(axes);
+    SCOPED_TRACE(to_text(mesh));
+    const bool has_stages = mesh.find("pp").has_value();
+    const int64_t of_stage = mesh.ranks() / (has_stages ? 2 : 1);
+    const auto all = Ranks::threads(mesh.ranks());
+    on_ranks(all, [&](Ranks& ranks) {
+      const auto model = std::make_shared<RankedModel>();
+      const auto optimizer = std::make_shared<torch::optim::SGD>(model->parameters(), 0.1);
+      std::vector<double> mine_read;
+      Config config = config_of_ranks(ranks, all);
+      config.parallel->axes = axes;
+      if (has_stages) config.parallel->stages = {"in", "out"};
+      config.parallel->micro_batches = has_stages ? 2 : 1;
+      auto step = accelerate(of(model, optimizer, mine_read), {model}, {optimizer}, config);
+      const auto mine = [&](const at::Tensor& tensor) {
+        return tensor.chunk(of_stage)[static_cast<size_t>(ranks.rank() % of_stage)];
+      };
+      for (int s = 0; s < kSteps; ++s)
+        EXPECT_NEAR(step(mine(rows(s).first), mine(rows(s).second)).template item<double>(),
+                    wanted[static_cast<size_t>(s)], 1e-12);
+      EXPECT_EQ(step.stats().plans, 2U);
+      EXPECT_GE(step.stats().departures, 2U);
+      EXPECT_EQ(step.stats().replays, static_cast<uint64_t>(kSteps));
+      EXPECT_NEAR(mine_read.back(), read.back(), 1e-12) << "it ran on the numbers that the plan read";
+    });
+  }
+}
+
+// Micro-batches run before the first number is there.
+TEST(RankStep, MicroBatchesCannotGoOnByNumbersOfWhatIsRead) {
   const auto all = Ranks::threads(2);
   on_ranks(all, [&](Ranks& ranks) {
     const auto model = std::make_shared<RankedModel>();
     const auto optimizer = std::make_shared<torch::optim::SGD>(model->parameters(), 0.1);
-    std::vector<double> mine_read;
-    auto step = accelerate(of(model, optimizer, mine_read), {model}, {optimizer}, config_of_ranks(ranks, all));
+    Config config = config_of_ranks(ranks, all);
+    config.python = PythonMode::kTrace;
+    config.parallel->micro_batches = 2;
+    auto step = accelerate(
+        [&](const at::Tensor& x, const at::Tensor& y) {
+          at::Tensor loss = model->loss(x, y);
+          const double before = loss.item<double>();
+          loss = loss * (1 / before);
+          loss.backward();
+          optimizer->step();
+          optimizer->zero_grad();
+          return loss.detach();
+        },
+        {model}, {optimizer}, config);
     const auto mine = [&](const at::Tensor& tensor) { return tensor.chunk(2)[static_cast<size_t>(ranks.rank())]; };
-    for (int s = 0; s < kSteps; ++s)
-      EXPECT_NEAR(step(mine(rows(s).first), mine(rows(s).second)).template item<double>(),
-                  wanted[static_cast<size_t>(s)], 1e-12);
-    EXPECT_EQ(step.stats().plans, 2U);
-    EXPECT_EQ(step.stats().replays, static_cast<uint64_t>(kSteps));
-    EXPECT_NEAR(mine_read.back(), read.back(), 1e-12) << "it ran on the numbers that the plan read";
+    const auto run = [&] {
+      for (int s = 0; s < 2; ++s) step(mine(rows_at(s, 6)), mine(rows_at(s, 2)));
+    };
+    EXPECT_USER_ERROR(
+        run(),
+        "the step's code makes a number of what it has read, and goes on with its batch's rows by that: it "
+        "cannot be cut into micro-batches");
   });
 }
 

@@ -54,11 +54,15 @@ def steps_saved(path):
 
 
 def ranks_of(launcher):
-    """Process ids by rank."""
-    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
-    variables = lambda child: Path(f"/proc/{child}/environ").read_text().split("\0")
-    return {int(each.removeprefix("RANK=")): int(child) for child in children for each in variables(child)
-            if each.startswith("RANK=")}
+    """Process ids by rank, of those that have not ended."""
+    found = {}
+    for child in Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split():
+        try:
+            variables = Path(f"/proc/{child}/environ").read_text().split("\0")
+        except OSError:
+            continue
+        found |= {int(each.removeprefix("RANK=")): int(child) for each in variables if each.startswith("RANK=")}
+    return found
 
 
 def until(process, start):

@@ -309,6 +309,8 @@ def test_a_finished_run_is_kept(stepc):
         "finished already: out/model has step 4 of 4"
     expect_error(stepc("train", "run.toml", "--resume", "--train.steps=8", "--train.batch_size=4"), 2,
                  "train.batch_size = 4: the checkpoint to resume from has 2; give that, or choose another output.dir")
+    expect_error(stepc("export", "out", "exported"), 2,
+                 "out: the directory of a run, and no model: give one of its checkpoints, out/checkpoint-000004")
     after = files_of(stepc.path)
     assert {name: data for name, data in after.items() if "tokens" not in name.parts} == \
         {name: data for name, data in before.items() if "tokens" not in name.parts}  # the cache may remember more

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from run_processes import TRAIN, assert_close, free_port, losses, ranks_of, steps_saved, tiny, until
+from run_processes import TRAIN, assert_close, free_port, losses, ranks_of, steps_saved, tiny, until, variables_of
 from tiny_run import outcome, write_tiny_model
 
 STALL = 4  # seconds; of those that test for one
@@ -181,7 +181,9 @@ def endure(tiny, ranks, faults, how):
                     rank for rank, process in processes.items() if is_alive(process)], "".join(said)[-2000:])
                 time.sleep(0.05)
             for step in steps_saved(tiny.path / "out"):
-                assert tiny("inspect", f"out/checkpoint-{step:06}").returncode == 0
+                looked = tiny("inspect", f"out/checkpoint-{step:06}")
+                # Those that go on may have replaced it by newer ones meanwhile.
+                assert looked.returncode == 0 or step not in steps_saved(tiny.path / "out"), looked.stderr
             assert not acknowledged or max(steps_saved(tiny.path / "out")) >= acknowledged
             if fault is agent_gone:
                 left, why = launcher.communicate(timeout=20)
@@ -397,16 +399,65 @@ def test_a_slow_rank(slow):
 
 
 def test_an_agent_that_is_killed(tiny):
-    """Its ranks do not go on without it: the run that is started in its stead has the directory."""
+    """Its ranks do not go on without it: they save and end, and the run that is started in its stead has the directory."""
     launcher = tiny.start(*TRAIN, "--ranks", "2", "--restarts", "1", "--train.steps=100000", "--output.save_every=0")
     until(launcher, "step 5/")
     ranks = ranks_of(launcher)
     launcher.kill()
-    launcher.communicate(timeout=30)
-    deadline = time.monotonic() + 30
+    out, _ = launcher.communicate(timeout=30)
+    end = time.monotonic() + 10  # a process that ends closes its files before the system forgets it
     while any(is_alive(process) for process in ranks.values()):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+        assert time.monotonic() < end, ranks
+        time.sleep(0.01)
+    assert re.search(r"^stopped by SIGTERM: step \d+ is saved, continue with --resume$", out, re.MULTILINE), out
+
+
+def test_an_agent_without_a_store_that_is_killed(tiny):
+    """As those on several machines are, by docs/elastic.md."""
+    agents = Agents(tiny, "--train.steps=100000", "--output.save_every=0")
+    try:
+        agents.start()
+        agents.until("^step 5/")
+        (rank,) = ranks_of(agents.all[0]).values()
+        agents.all[0].kill()
+        end = time.monotonic() + 10
+        while is_alive(rank):
+            assert time.monotonic() < end, agents.said()
+            time.sleep(0.01)
+    finally:
+        agents.end()
+    assert re.search(r"^stopped by SIGTERM: step \d+ is saved, continue with --resume$", agents.said(), re.MULTILINE), agents.said()
+
+
+def test_an_agent_that_is_gone_before_its_ranks_begin(tiny):
+    """Nobody tells them of it: they see it themselves, or else at its store, which nobody keeps any more. At once."""
+    port = free_port()
+    of_agent = variables_of(1, 2, port) | {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    again = "start the run again, from what it has saved\n"
+    for agent, said in (("1", f"stepc: the agent that started this rank, process 1, is gone: {again}"),
+                        (str(os.getpid()), f"stepc: nobody listens at 127.0.0.1:{port} any more, where the launcher's agent did: "
+                                           f"it is gone; {again}")):
+        rank = subprocess.run([tiny.binary, *TRAIN], cwd=tiny.path, text=True, capture_output=True, timeout=30,
+                              env=os.environ | of_agent | {"STEPC_AGENT": agent})
+        assert rank.returncode != 0 and rank.stderr == said, rank.stderr
+    assert not (tiny.path / "out").exists()
+
+
+@pytest.mark.parametrize("start", [None, "step 5/"])
+def test_nobody_reads_any_more(tiny, start):
+    """What rank 0 says: it cannot, saves and ends as the others do, whenever that was."""
+    port = free_port()
+    ranks = [subprocess.Popen([tiny.binary, *TRAIN, "--train.steps=100000", "--output.save_every=0"], cwd=tiny.path, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | variables_of(rank, 2, port))
+             for rank in range(2)]
+    if start:
+        until(ranks[0], start)
+    ranks[0].stdout.close()
+    ranks[0].stderr.close()
+    ranks[0].wait(timeout=60)
+    _, err = ranks[1].communicate(timeout=60)
+    assert [rank.returncode for rank in ranks] == [128 + signal.SIGPIPE] * 2, err
+    assert err == "" and bool(steps_saved(tiny.path / "out")) == bool(start), "before the first step there is nothing to save"
 
 
 def test_restarts_are_of_ranks(tiny):
@@ -417,6 +468,26 @@ def test_restarts_are_of_ranks(tiny):
     result = tiny(*TRAIN, "--ranks", "2", "--restarts", "2", env=environment)
     assert result.returncode == 2 and result.stderr.startswith(
         "stepc: --restarts starts ranks by torchrun, and no Python here has torch (/bin/false): "), result
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("before, after", [(8, 8), (8, 7), (8, 4), (8, 1), (2, 8)])
+def test_one_is_killed_and_others_go_on(slow, memory, monkeypatch, before, after):
+    """On as many, fewer and more: from memory, with the losses of the undisturbed run, on as many its bits."""
+    monkeypatch.setenv("STEPC_SNAPSHOT_DIR", str(memory))
+    how = ["--train.steps=40", "--train.batch_size=56", "--output.save_every=6", "--elastic.snapshot_every=4"]
+    assert slow(*TRAIN, *how, "--ranks", str(before)).returncode == 0
+    expected, bits = losses(slow.path / "out"), outcome(slow.path / "out")
+    shutil.rmtree(slow.path / "out")
+    launcher = slow.start(*TRAIN, *how, "--ranks", str(before))
+    until(launcher, "step 18/")
+    os.kill(ranks_of(launcher)[random.Random(after).randrange(before)], signal.SIGKILL)
+    launcher.communicate(timeout=60)
+    result = slow(*TRAIN, *how, "--ranks", str(after), "--resume")
+    assert result.returncode == 0, result
+    assert re.search(r"^resumed from (memory|out/.*) at step \d+", result.stdout, re.MULTILINE), result
+    assert_close(losses(slow.path / "out"), expected, 1e-4)
+    assert after != before or outcome(slow.path / "out") == bits
 
 
 @pytest.mark.long

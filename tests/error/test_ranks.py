@@ -243,6 +243,16 @@ def test_torchruns_agent_shows_the_failure(tiny):
     assert "traceback : cannot open text.txt: No such file or directory" in re.sub(r" +", " ", result.stderr), result
 
 
+def test_what_torchruns_agent_cannot_read_is_not_there(tiny):
+    """It would die of half a file: on a full disk there is none."""
+    for limit, is_there in [(0, False), (10_000, True)]:
+        file = tiny.path / f"error-{limit}.json"
+        result = subprocess.run([tiny.binary, "train", "none.toml"], cwd=tiny.path, capture_output=True, preexec_fn=small_files(limit),
+                                text=True, env=os.environ | {"TORCHELASTIC_ERROR_FILE": str(file)})
+        assert result.returncode == 2 and sorted(tiny.path.glob("error-*")) == [file] * is_there, result
+    assert json.loads(file.read_text())["message"]["message"] == "cannot open none.toml: No such file or directory"
+
+
 def test_mpirun(tiny):
     mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "3", tiny.binary, *RUN, "--train.batch_size=3"]
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}

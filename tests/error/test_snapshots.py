@@ -1,10 +1,15 @@
 """Snapshots in memory: runs that go on from them, on the same machine, from another one's, on another mesh."""
 
+import fcntl
 import os
+import random
 import re
 import shutil
 import signal
+import struct
 import subprocess
+import termios
+import time
 
 import pytest
 
@@ -130,6 +135,76 @@ def test_survivors_wait_for_another_in_the_place_of_one(slow, memory, victim):
         log + said[0][0] + said[1 - victim][1], (said, log)
     assert outcome(slow.path / "out") == expected
     assert left_in(memory) == []
+
+
+def waiting_in(pipe):
+    """The bytes that were written to a pipe and that nobody has read."""
+    return struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))[0]
+
+
+REPLICAS = ["--train.steps=60", "--train.batch_size=8", "--parallel.dp_replicate=2", "--parallel.dp_shard=-1", "--output.save_every=0",
+            "--output.eval_every=15", "--data.eval_fraction=0.05", "--elastic.rejoin_seconds=40", "--output.log_every=1"]
+
+
+def replace_one(tiny, ranks, victim, wait):
+    """Ranks that are started by hand, of which one is killed and started again. What rank 0 and the victim's log said."""
+    port = free_port()
+
+    def start(rank):
+        return subprocess.Popen([tiny.binary, *TRAIN, *REPLICAS], cwd=tiny.path, text=True, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, env=os.environ | variables_of(rank, ranks, port))
+
+    all_ranks = [start(rank) for rank in range(ranks)]
+    if victim is not None:
+        wait(all_ranks[0])
+        all_ranks[victim].kill()
+        all_ranks[victim].communicate()
+        all_ranks[victim] = start(victim)
+    said = [rank.communicate(timeout=60) for rank in all_ranks]
+    assert [rank.returncode for rank in all_ranks] == [0] * ranks, said
+    return said[0][0]
+
+
+def test_a_rank_in_the_place_of_a_lost_one_takes_from_its_replica(slow):
+    """Survivors keep process and tensors; nothing is read, for nothing is saved: no checkpoint, no snapshot."""
+    replace_one(slow, 2, None, None)
+    expected = outcome(slow.path / "out")
+
+    def full(first):
+        """Rank 0 waits for somebody to read what it says, and all the others for it, behind the same step."""
+        fcntl.fcntl(first.stdout, fcntl.F_SETPIPE_SZ, 4096)
+        until(first, "step 5/")
+        unread, before = waiting_in(first.stdout), -1
+        while unread < 4096 - 200 or unread != before:  # no line of a step has 200 bytes
+            time.sleep(1)
+            unread, before = waiting_in(first.stdout), unread
+
+    for victim in (0, 1):
+        shutil.rmtree(slow.path / "out")
+        said = replace_one(slow, 2, victim, full)
+        said += (slow.path / "out/logs/rank-1.log").read_text()
+        assert re.search(r"^resumed from what ranks have kept at step \d+: 1 of 2 had all of theirs, the others took it from "
+                         r"them$", said, re.MULTILINE), said
+        assert outcome(slow.path / "out") == expected
+
+
+@pytest.mark.long
+def test_ranks_replaced_at_any_moment(slow, request):
+    """--faults: with the tensors of those that are left, or from the beginning where these are of no step."""
+    replace_one(slow, 4, None, None)
+    expected = outcome(slow.path / "out")
+    draw, kept = random.Random(5), 0
+
+    def at_any(first):
+        until(first, f"step {draw.randrange(5, 50)}/")
+        time.sleep(draw.uniform(0, 0.05))
+
+    for _ in range(request.config.getoption("--faults")):
+        shutil.rmtree(slow.path / "out")
+        replace_one(slow, 4, draw.randrange(4), at_any)
+        kept += "resumed from what ranks have kept" in (slow.path / "out/logs/rank-1.log").read_text()
+        assert outcome(slow.path / "out") == expected
+    print(f"{kept} of {request.config.getoption('--faults')} from what ranks have kept")
 
 
 def test_no_place_for_snapshots(slow, memory, monkeypatch):

@@ -409,6 +409,15 @@ TEST(Partition, RandomStepsOnRandomMeshes) {
   EXPECT_GT(share.are, share.could * 6 / 10);
 }
 
+// Of all exchanges.
+int64_t sent_elements(const Graph& local) {
+  int64_t elements = 0;
+  for (const Node& node : local.nodes)
+    if (exchanges(collective_of(node)))
+      for (TensorId input : node.inputs) elements += element_count(local.shape(input));
+  return elements;
+}
+
 // What comes behind the partitioner takes a rank's step: nothing fuses, repeats or reorders what ranks do together, and
 // all mean the same.
 TEST(Partition, TheWholePassTableKeepsTheMeaningOfRandomSteps) {
@@ -427,6 +436,11 @@ TEST(Partition, TheWholePassTableKeepsTheMeaningOfRandomSteps) {
       buckets += static_cast<size_t>(collective_of(node) != Collective::kNone && node.inputs.size() > 1);
     }
     ASSERT_EQ(local.mesh, options.settings.strategy.mesh);
+    if (seed % 10 == 0) {  // what is recomputed sends nothing once more
+      RunOptions plain = options;
+      plain.settings.recompute.reset();
+      EXPECT_EQ(sent_elements(local), sent_elements(run_passes(graph, plain).graph));
+    }
     const std::vector<Array> all = test::random_inputs(graph, seed, 7);
     const std::vector<Array> wanted = interpret(graph, all);
     const std::vector<Array> got = test::run_on_ranks(graph, local, all);

@@ -14,13 +14,13 @@
 namespace stepc {
 
 // Layers whose activations the backward pass reads: (tokens, width) times (width, width) each, and tanh. Each gradient
-// goes to its weight; or, of a micro-batch, to what is held for it, and layers are modules "layers.0" and on.
+// goes to its weight; or, of a micro-batch, to what is held for it. Layers are modules "layers.0" and on.
 inline Graph layered_step(int64_t layers, int64_t tokens, int64_t width, std::string_view dtype,
                           bool is_micro_batch = false) {
   std::string text = "stepc.graph 1\n";
   const std::string weight = str("{}[{}, {}]", dtype, width, width),
                     activation = str("{}[{}, {}]", dtype, tokens, width);
-  const auto module = [&](int64_t layer) { return is_micro_batch ? str("layers.{}", layer) : std::string(); };
+  const auto module = [&](int64_t layer) { return str("layers.{}", layer); };
   int64_t next = 0;
   for (int64_t l = 0; l < layers; ++l) text += str("input %{}: {} = parameter \"w{}\"\n", next++, weight, l);
   const int64_t held = next;

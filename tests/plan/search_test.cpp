@@ -8,7 +8,9 @@
 #include <gtest/gtest.h>
 
 #include "base/text.h"
+#include "plan/plan_graph.h"
 #include "plan/search_text.h"
+#include "plan/simulate.h"
 #include "tests/expect_user_error.h"
 #include "tests/plan/layered_step.h"
 
@@ -23,7 +25,7 @@ std::vector<SearchPart> step_of(int64_t layers, int64_t rows) {
 
 // Of one micro-batch the whole step, of several a micro-batch and the update.
 SearchModel model_in_parts(int64_t layers, int64_t rows) {
-  SearchModel model{.layers = layers, .heads = 4, .tokens = 64, .rows = rows, .has_stages = true, .capture = {}};
+  SearchModel model{.layers = layers, .heads = 4, .tokens = 64, .rows = rows, .most_stages = layers, .capture = {}};
   model.capture = [](int64_t deep, int64_t of_micro_batch, int64_t micro_batches) -> std::vector<SearchPart> {
     if (micro_batches == 1) return step_of(deep, of_micro_batch);
     return {{"a micro-batch", micro_batches, layered_step(deep, of_micro_batch * 64, kWidth, "bf16", true)},
@@ -147,6 +149,16 @@ TEST(Search, OfAPipelineItTellsHowLongRanksWait) {
                     "parallel.pp = 4: the model has 3 layers, and each of 4 stages needs one");
 }
 
+TEST(Search, AStepWithoutLayersHasNoStages) {
+  SearchModel model = model_of(1, 4);
+  model.most_stages = 0;
+  model.cut = [](const Candidate&, Strategy&, const RecomputeOptions*) { return StepCut(); };
+  SearchPins pins;
+  pins.pp = 2;
+  EXPECT_USER_ERROR(candidates(model, cluster_of(2), pins),
+                    "parallel.pp = 2: the model has 0 layers, and each of 2 stages needs one");
+}
+
 TEST(Search, OnCpusMemoryIsTheClusters) {
   Cluster cluster;
   cluster.name = "here";
@@ -158,7 +170,8 @@ TEST(Search, OnCpusMemoryIsTheClusters) {
   cluster.cpu_memory_bytes = static_cast<int64_t>(roomy.best()->bytes()) - 1;
   const SearchResult narrow = search(model_of(4, 8), cluster, whole_steps());
   ASSERT_NE(narrow.best(), nullptr);
-  EXPECT_NE(narrow.best()->candidate, roomy.best()->candidate);
+  EXPECT_LT(narrow.best()->bytes(), roomy.best()->bytes());
+  EXPECT_TRUE(narrow.best()->recomputes || narrow.best()->candidate != roomy.best()->candidate);
   cluster.cpu_memory_bytes = 1000;
   EXPECT_NE(nothing_fits(search(model_of(4, 8), cluster, whole_steps()), cluster).find("than the 1000 B of CPU"),
             std::string::npos);
@@ -188,6 +201,35 @@ TEST(Search, AFurtherLayerAddsWhatTheOthersDo) {
   EXPECT_EQ(state(4), 4 * kLayerOfARank);
   EXPECT_EQ(state(40), 40 * kLayerOfARank);
   EXPECT_EQ(state(1), kLayerOfARank);
+}
+
+// Of two layers it says what 24 recompute: as much as their own plan does, and no more than there is.
+TEST(Search, WhatRecomputesFitsWithAllItsLayers) {
+  constexpr int64_t kLayers = 24, kRows = 512;
+  SearchOptions options = whole_steps();
+  options.pins.dp_shard = 4;
+  options.pins.zero = 3;
+  Cluster cluster = cluster_of(4);
+  const Outcome roomy = *search(model_of(kLayers, kRows), cluster, options).best();
+  ASSERT_FALSE(roomy.recomputes);
+  for (const double part : {0.9, 0.7}) {
+    SCOPED_TRACE(part);
+    const auto most = static_cast<uint64_t>(part * static_cast<double>(roomy.bytes()));
+    cluster.target.gpu->memory_bytes = static_cast<int64_t>(most);
+    const SearchResult result = search(model_of(kLayers, kRows), cluster, options);
+    ASSERT_NE(result.best(), nullptr) << result.outcomes[0].why;
+    const Outcome& squeezed = *result.best();
+    EXPECT_TRUE(squeezed.recomputes);
+    EXPECT_LE(squeezed.bytes(), most);
+    PlanGraphOptions whole;
+    whole.target = cluster.target;
+    whole.passes.settings.strategy = strategy_of(squeezed.candidate, options.pins.base);
+    whole.budget = {MemoryBudget::Kind::kBytes, most};
+    const Schedule schedule = plan_graph(step_of(kLayers, kRows)[0].graph, nullptr, whole).plan.schedule;
+    EXPECT_LE(schedule.needed_bytes(), most);
+    EXPECT_NEAR(static_cast<double>(squeezed.bytes()) / static_cast<double>(schedule.needed_bytes()), 1, 0.15);
+    EXPECT_NEAR(squeezed.seconds / simulate(schedule, cluster.target).seconds, 1, 0.1);
+  }
 }
 
 TEST(Search, SaysWhyNothingFits) {

@@ -171,6 +171,22 @@ def auto_of_the_whole_batch():
 
 
 @case
+def auto_in_stages():
+    """A pipeline is asked for; how many micro-batches, and the rest of the mesh, are chosen."""
+    steps = []
+    out = beside_one({"strategy": "auto", "pp": 2}, lambda: gpt2(layers=3), batch="global", step_of=steps.append)
+    return out | {"report": steps[0].report(), "order": refused(lambda: on_ranks(Training(lambda: gpt2(layers=3)), {
+        "strategy": "auto", "pp": 2, "order": "dualpipe-v"}, batch="global", micro_batches=2)(batches()[0]))}
+
+
+@case
+def auto_in_micro_batches():
+    steps = []
+    out = beside_one("auto", micro_batches=2, step_of=steps.append)
+    return out | {"report": steps[0].report()}
+
+
+@case
 def auto_refused():
     import stepc
 
@@ -180,6 +196,9 @@ def auto_refused():
 
     training = Training()
     return {"rows": called({"strategy": "auto", "tp": 2}), "pins": called({"strategy": "auto", "dp_shard": 3}),
+            "stages": called({"strategy": "auto", "chunks": 2}, batch="global"),
+            "own_rows": called({"strategy": "auto", "pp": 2}),
+            "too_many": called({"strategy": "auto", "pp": 2, "chunks": 8}, batch="global"),
             "memory": called("auto", memory_budget="1KiB"),
             "loop": refused(lambda: stepc.accelerate(training.model, config=stepc.Config(parallel="auto")))}
 
@@ -350,6 +369,11 @@ def decisions():
     out["skips zero1"] = decided("skips", {"dp_shard": 2, "zero": 1})
     for narrow in (torch.float16, torch.bfloat16):
         out[str(narrow).removeprefix("torch.")] = decided("scale_read", "ddp", narrow)
+    stages = {"pp": 2, "stages": ["0", "2"]}
+    for kind in ("scale_read", "skips", "clips_itself", "asserts"):
+        out[f"{kind} pp"] = decided(kind, stages, micro_batches=2)
+    out["scaled in micro-batches"] = decided("scaled", {"dp_shard": 2}, micro_batches=2)
+    out["float16 pp"] = decided("scale_read", stages, torch.float16, micro_batches=2)
     out["by rank"] = refused(lambda: decided("by_rank", "ddp"))
     given = [(torch.ones(2, 8), torch.ones(2, 4) * size) for size in (1, 2, 3)]
     first, second = Deciding("scaled"), Deciding("scaled")
@@ -925,15 +949,40 @@ def torchs_checkpoints():
         kinds = {name: type(one) is DTensor for name, one in state["model"].items()}
         local = {name: tuple(one.to_local().shape) for name, one in state["model"].items() if kinds[name]}
     out = {"wanted": wanted[2:], "kinds": kinds, "local": local}
-    for name, parallel in {"fsdp": "fsdp", "tp": {"tp": 2}}.items():
+    for name, parallel in {"fsdp": "fsdp", "tp": {"tp": 2}, "pp": {"pp": 2, "stages": ["h.0", "lm_head"]}}.items():
         other = Training(seed=5)
-        step = on_ranks(other, parallel)
+        step = on_ranks(other, parallel, micro_batches=2 if name == "pp" else 1)
         other.run(step, [rows_of(one, parallel) for one in given[:2]])
         with stepc.distributed_state(step) as state:
             dcp.load(state, checkpoint_id="dcp")
+            if name == "pp":
+                out["of_stage"] = set(state["model"])
+                dcp.save(state, checkpoint_id="dcp-of-stages")
         out[name] = other.run(step, [rows_of(one, parallel) for one in given[2:]])
+    other = Training(seed=6)
+    step = on_ranks(other, "fsdp")
+    other.run(step, [rows_of(one, "fsdp") for one in given[:2]])
+    with stepc.distributed_state(step) as state:
+        dcp.load(state, checkpoint_id="dcp-of-stages")
+    out["from pp"] = other.run(step, [rows_of(one, "fsdp") for one in given[2:]])
     out["refused"] = refused(lambda: stepc.distributed_state(stepc.accelerate(Training().step)).__enter__())
     return out
+
+
+@case
+def replicas_that_differ():
+    """Memory of one rank goes bad between two calls: the next comparison says where, on every rank."""
+    training = Training()
+    step = on_ranks(training, "ddp", elastic={"check_every": 2})
+    given = [rows_of(one, "ddp") for one in batches(4)]
+    for one in given[:2]:
+        step(one)
+    if RANK == 1:
+        with torch.no_grad():
+            next(training.model.parameters()).view(-1)[0] += 1
+    step(given[2])
+    other_time = refused(lambda: on_ranks(Training(), "fsdp", elastic={"stall_seconds": 7}))
+    return {"saved": refused(lambda: step.save("bad")), "said": refused(lambda: step(given[3])), "other time": other_time}
 
 
 @case
@@ -1376,7 +1425,6 @@ def refusals_of_pipelines():
         "order": called({"pp": 2, "order": "2f2b"}, micro_batches=2),
         "statistics": called({"pp": 2, "stages": ["0", "2"]}, normed, of_statistics, micro_batches=2),
         "layers": called({"pp": 2}, gpt2, micro_batches=2),
-        "budget": called({"pp": 2}, micro_batches=2, memory_budget="auto"),
         "means": called({"pp": 2}, micro_batches=2, loss_mean="ranks"),
         "stages": called({"dp_shard": 2, "chunks": 2}, micro_batches=2),
     }
@@ -1384,7 +1432,8 @@ def refusals_of_pipelines():
 
 CASES |= {
     "pipeline": lambda: beside_one({"pp": 2}, DEEP, micro_batches=2),
-    "pipeline by names": lambda: beside_one({"pp": 2, "stages": ["h.0", "h.2"], "order": "gpipe"}, DEEP, micro_batches=4),
+    "pipeline by names": lambda: beside_one({"pp": 2, "stages": ["h.0", "h.2"], "order": "gpipe"}, DEEP, micro_batches=4,
+                                            memory_budget="auto"),
     "micro-batches alone": lambda: beside_one({"dp_shard": 2}, DEEP, micro_batches=2),
     "evaluation of a pipeline": lambda: evaluation({"pp": 2}, DEEP, micro_batches=2),
     "results_of_a_pipeline": results_of_a_pipeline, "draws_of_a_pipeline": draws_of_a_pipeline,
@@ -1412,6 +1461,10 @@ def main(build, out, group, *names):
     os.chdir(out)
     if group == "own":
         torch.distributed.init_process_group("gloo")
+    import stepc
+
+    # The default, for all steps of the process.
+    stepc.accelerate(lambda: None, config=stepc.Config(parallel="ddp", elastic={"stall_seconds": 600}))
     results = {}
     for name in names:
         torch.set_default_dtype(torch.float64)

@@ -2,8 +2,10 @@
 
 import asyncio.base_events
 import contextlib
+import dis
 import email.message
 import logging
+import opcode
 import sys
 import types
 
@@ -13,7 +15,9 @@ from torch import nn
 
 import stepc
 from harness import source_of
-from stepc.watch.bytecode import instructions_of, why_unwatched
+from stepc import _C
+from stepc.watch import opcodes
+from stepc.watch.bytecode import instructions_of, opcode_names, why_unwatched
 
 STEPS = 20
 
@@ -25,7 +29,31 @@ def codes_in(code):
             yield from codes_in(constant)
 
 
-@pytest.mark.skipif(bool(why_unwatched()), reason="no step is watched on this interpreter")
+@pytest.mark.skipif(not _C.READS_FRAMES, reason="no frame can be read on this interpreter")
+def test_what_every_opcode_reads_is_known():
+    """Of this interpreter: those of later versions are named here first, and end watching until then."""
+    assert [name for name in opcode_names() if not opcodes.is_known(name)] == []
+    assert not opcodes.is_known("LOAD_FROM_THE_FUTURE")
+    generic = getattr(opcode, "_specializations", {}).keys() - {"CACHE", "EXTENDED_ARG"}
+    assert generic and generic <= dis.opmap.keys()
+
+
+@pytest.mark.skipif(not _C.READS_FRAMES, reason="no frame can be read on this interpreter")
+def test_specialized_code_is_shown_as_it_was_compiled():
+    def loop(items, total=0.0):
+        for first, second in items:
+            kept = [total for total in (first, second)]
+            total = total + first * second if first in kept else -total
+        return f"{total}"
+
+    before = [(one.offset, one.opname, one.argval, one.depth) for one in instructions_of(loop.__code__)]
+    for _ in range(200):
+        loop([(1.0, 2.0)] * 20)
+    after = [(one.offset, one.opname, one.argval, one.depth) for one in instructions_of(loop.__code__)]
+    assert after == before and {name for _, name, _, _ in before} <= set(opcode_names())
+
+
+@pytest.mark.skipif(not _C.READS_FRAMES, reason="no frame can be read on this interpreter")
 @pytest.mark.parametrize("module", [asyncio.base_events, contextlib, email.message, torch.optim.lr_scheduler,
                                     torch.nn.modules.module])
 def test_the_depth_of_the_stack_is_known_at_every_opcode(module):
@@ -34,6 +62,7 @@ def test_the_depth_of_the_stack_is_known_at_every_opcode(module):
         top = compile(file.read(), module.__file__, "exec", dont_inherit=True)
     for code in codes_in(top):
         depths = [one.depth for one in instructions_of(code)]
+        assert {one.opname for one in instructions_of(code)} <= set(opcode_names())
         if sys.version_info[:2] == (3, 11):
             assert set(depths) == {None}
         else:
@@ -69,6 +98,69 @@ def test_each_instruction_is_reported_at_its_offset():
         sys.settrace(previous)
     expected = [one.offset for one in instructions_of(step.__code__) if one.opname != "RESUME"]
     assert len(expected) > 900 and not set(expected) - set(reported)
+
+
+class Calls:
+    """Stands for a Watch: keeps what is called, and with what."""
+
+    def __init__(self, code):
+        calls = ("PRECALL", "CALL_KW", "CALL_FUNCTION_EX")
+        offsets = {one.offset for one in instructions_of(code) if one.opname in calls}
+        self.table = {offset: entry for offset, entry in opcodes.table_of(code).items() if offset in offsets}
+        self.code, self.found, self.depth = code, [], None
+
+    def top(self, frame, count):
+        return _C.top_of_stack(frame, count, self.depth)
+
+    def callable(self, frame, called, arguments):
+        self.found.append((called.__name__, *(one for one in arguments if isinstance(one, int))))
+
+    def shallow(self, frame, value):
+        pass
+
+    outside_result = None
+
+    def follow(self, frame, event, arg):
+        if event == "opcode" and (entry := self.table.get(frame.f_lasti)):
+            self.depth = entry[0]
+            entry[1](self, frame, *entry[2:])
+        return self.follow
+
+    def start(self, frame, event, arg):
+        if frame.f_code is not self.code:
+            return None
+        frame.f_trace, frame.f_trace_opcodes = self.follow, True
+        return self.follow
+
+
+def calls_in_every_way(number, *rest, **named):
+    with contextlib.suppress(KeyError):
+        for one in (number, number + 1):
+            max(one, *rest)
+            dict(pow(one, 2, mod=7) for _ in ())
+            min(number, one.bit_length(), key=abs)
+            try:
+                abs({}[one]) if one == number else divmod(one, 2)
+            except KeyError as error:
+                str.format("{}", *sorted(error.args, reverse=bool(one)))
+            finally:
+                pow(one, *rest, **named)
+
+
+@pytest.mark.skipif(not _C.READS_FRAMES, reason="no frame can be read on this interpreter")
+def test_what_is_called_is_found_on_the_stack():
+    """With arguments by place and by name, of a method, unpacked, in a loop and behind an error."""
+    calls, previous = Calls(calls_in_every_way.__code__), sys.gettrace()
+    sys._getframe().f_trace_opcodes = True
+    sys.settrace(calls.start)
+    try:
+        calls_in_every_way(3, 5, mod=7)
+    finally:
+        sys.settrace(previous)
+    first = [("max", 3, 5), ("<genexpr>",), ("dict",), ("bit_length", 3), ("min", 3, 2), ("bool", 3), ("sorted", True),
+             ("format", 3), ("pow", 3, 5, 7)]
+    second = [("max", 4, 5), ("<genexpr>",), ("dict",), ("bit_length", 4), ("min", 3, 3), ("divmod", 4, 2), ("pow", 4, 5, 7)]
+    assert [one for one in calls.found if one[0] not in ("suppress", "__exit__")] == first + second
 
 
 def train(accelerate, printed):

@@ -57,20 +57,43 @@ def training(model, module):
     return Training(step, [module], [optimizer], [decay(optimizer)], norms)
 
 
+class Run:
+    """A training of `module`, which can be run again from other parameters: with `config` its plan is made once."""
+
+    def __init__(self, model, module, dtype, config=None):
+        self.model, self.module, self.dtype = model, module.to(dtype), dtype
+        self.training = training(model, self.module)
+        self.step = stepc.accelerate(self.training.step, config=config) if config else self.training.step
+        self.start = copy.deepcopy(self.training.schedulers[0].state_dict())
+
+    def again(self, start):
+        """From the parameters and buffers of `start`, a module, with nothing in the momenta."""
+        self.module.load_state_dict(start.state_dict())
+        self.training.schedulers[0].load_state_dict(copy.deepcopy(self.start))
+        (optimizer,) = self.training.optimizers
+        for group, lr in zip(optimizer.param_groups, self.start["_last_lr"], strict=True):
+            group["lr"] = lr
+        for state in optimizer.state.values():
+            state["momentum_buffer"].zero_()
+        return self.results()
+
+    def results(self):
+        """The losses and gradient norms of all steps, and the parameters after them, in float64."""
+        results = {}
+        for i in range(STEPS):
+            batch = cast(self.model.batch(source_of(i), self.model.masks), self.dtype)
+            results[f"step {i}"] = torch.stack([x.detach().double() for x in self.step(batch)])
+            self.training.schedulers[0].step()
+        for name, parameter in self.module.named_parameters():
+            results[name] = parameter.detach().double()
+            if (momentum := self.training.optimizers[0].state.get(parameter, {}).get("momentum_buffer")) is not None:
+                results[f"momentum of {name}"] = momentum.double()
+        return results
+
+
 def run(model, module, dtype, config=None):
-    """The losses and gradient norms of all steps, and the parameters after them, in float64."""
-    one = training(model, module.to(dtype))
-    step = stepc.accelerate(one.step, config=config) if config else one.step
-    results = {}
-    for i in range(STEPS):
-        batch = cast(model.batch(source_of(i), model.masks), dtype)
-        results[f"step {i}"] = torch.stack([x.detach().double() for x in step(batch)])
-        one.schedulers[0].step()
-    for name, parameter in module.named_parameters():
-        results[name] = parameter.detach().double()
-        if (momentum := one.optimizers[0].state.get(parameter, {}).get("momentum_buffer")) is not None:
-            results[f"momentum of {name}"] = momentum.double()
-    return results, step
+    one = Run(model, module, dtype, config)
+    return one.results(), one.step
 
 
 def error(result, reference):
@@ -103,13 +126,19 @@ def test_opaque_calls_are_documented():
 def test_error_beside_eager(name, dtype):
     model = MODELS[name]
     ratios = {}
+    trained = None
     for seed in range(SEEDS):
         torch.manual_seed(seed)
         module = without_dropout(model.build().train())
         module.to(dtype)  # the same numbers for all three
         reference, _ = run(model, copy.deepcopy(module), torch.float64)
         eager, _ = run(model, copy.deepcopy(module), dtype)
-        fast, step = run(model, copy.deepcopy(module), dtype, stepc.Config(mode="fast"))
+        if trained is None:
+            trained = Run(model, copy.deepcopy(module), dtype, stepc.Config(mode="fast"))
+            fast = trained.results()
+        else:
+            fast = trained.again(module)
+        step = trained.step
         assert step.stats["graph_nodes"] > 0 and step.stats["replays"] >= 2, step.stats
         assert not step.stats["warnings"]
         assert abs(step.stats["measured_peak_bytes"] / step.stats["planned_peak_bytes"] - 1) <= 0.02

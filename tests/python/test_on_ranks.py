@@ -28,8 +28,8 @@ PIPELINES = ("pipeline", "pipeline by names", "micro-batches alone", "evaluation
 @pytest.fixture(scope="module")
 def ranks(build_dir, tmp_path_factory):
     """What a case gave on each rank, in a program that has a group of its own."""
-    cases = ["kind fsdp", "kind tp", "kind auto", "auto_of_the_whole_batch", "auto_refused", "odd_lengths", "windows_on_larger_memory", "arguments", "evaluation", "whole_tensors",
-             "checkpoints", "checkpoints_of_a_frozen_base", "checkpoint_of_other_types", "loaders", "torchs_checkpoints", "loops", "numbers", "decisions",
+    cases = ["kind fsdp", "kind tp", "kind auto", "auto_of_the_whole_batch", "auto_in_stages", "auto_in_micro_batches", "auto_refused", "odd_lengths", "windows_on_larger_memory", "arguments", "evaluation", "whole_tensors",
+             "checkpoints", "checkpoints_of_a_frozen_base", "checkpoint_of_other_types", "loaders", "torchs_checkpoints", "replicas_that_differ", "loops", "numbers", "decisions",
              "means_of_ranks", "ordinary", "refusals", "traced", "example_of_the_docs", *PIPELINES, "refusals_of_pipelines"]
     return results_of(cases, build_dir, tmp_path_factory.mktemp("ranks"), "own")
 
@@ -59,10 +59,24 @@ def test_axes_are_chosen(ranks):
     assert zero["chosen"] == one["chosen"] and len(zero["chosen"]) > 3  # along tp too
     assert re.match(r"  chosen      \w+=2.*: .* a step predicted, .* of it in exchanges, .* a rank$", zero["chosen"][0])
     for result in ranks["auto_refused"]:
-        assert result["rows"].startswith('parallel is "auto" with cp or tp, along which ranks have the same rows: give batch="global"')
+        assert result["rows"] == result["own_rows"]
+        assert result["rows"].startswith('parallel is "auto" with cp, tp or pp, along which ranks have the same rows: give batch="global"')
         assert result["pins"] == "parallel.dp_shard = 3: the cluster has 2 devices, which is no multiple"
         assert result["memory"].startswith('parallel is "auto": nothing fits: what takes least memory is dp_shard=2')
+        assert result["stages"] == 'parallel is "auto" with chunks, and no axis pp above 1, which is cut into stages'
+        assert result["too_many"] == "parallel.pp = 2: the model has 1 layers, and each of 16 stages needs one"
         assert result["loop"].startswith('parallel = "auto" is of a whole step, and this is a loop that stays as it is')
+
+
+def test_a_pipeline_is_chosen(ranks):
+    for case, chosen in (("auto_in_stages", r"pp=2, [24] micro-batches"), ("auto_in_micro_batches", r"\w+=2.*, 2 micro-batches")):
+        for result in ranks[case]:
+            assert_as_one(result)
+            assert result["stats"]["replays"] == ranks_cases.STEPS and result["stats"]["eager_calls"] == 0
+            assert re.search(rf"^  chosen      {chosen}: .* a step predicted, .* a rank$", result["report"], re.MULTILINE)
+    assert "  stages      begin with transformer.h.0, transformer.h." in ranks["auto_in_stages"][0]["report"]
+    assert "  cut into    2 micro-batches" in ranks["auto_in_micro_batches"][0]["report"]
+    assert ranks["auto_in_stages"][0]["order"] == "parallel.pp = 2: the model has 3 layers, and each of 4 stages needs one"
 
 
 @pytest.mark.parametrize("kind", ["auto", "heads", "gather"])
@@ -166,10 +180,12 @@ def test_each_ranks_loader_goes_on_in_its_own_order(ranks):
 
 def test_state_is_dtensors_for_torchs_checkpoints(ranks):
     for result in ranks["torchs_checkpoints"]:
-        for name in "fsdp", "tp":
+        for name in "fsdp", "tp", "pp", "from pp":
             assert_as_one({"wanted": result["wanted"], "got": result[name]})
         assert all(result["kinds"].values()) and result["local"]["transformer.wte.weight"] == (32, 16)
         assert result["refused"].startswith("distributed_state() takes a step on ranks")
+    first, last = (result["of_stage"] for result in ranks["torchs_checkpoints"])
+    assert "transformer.h.0.attn.c_attn.weight" in first - last and first & last == {"transformer.wte.weight", "lm_head.weight"} & first
 
 
 def test_numbers_that_the_step_reads(ranks):
@@ -178,7 +194,8 @@ def test_numbers_that_the_step_reads(ranks):
     assert ranks["numbers"][0]["got"] == ranks["numbers"][1]["got"]
 
 
-@pytest.mark.parametrize("kind", [*ranks_cases.DECISIONS, "scaled fsdp", "compares fsdp", "compares means", "skips zero1"])
+@pytest.mark.parametrize("kind", [*ranks_cases.DECISIONS, "scaled fsdp", "compares fsdp", "compares means", "skips zero1",
+                                  "scale_read pp", "skips pp", "clips_itself pp", "asserts pp", "scaled in micro-batches"])
 def test_steps_that_decide_by_what_they_read(ranks, kind):
     zero, one = (result[kind] for result in ranks["decisions"])
     assert zero["got"] == one["got"]
@@ -202,7 +219,7 @@ def test_traced_step_does_what_eager_does(ranks):
         assert result["stats"] == {"replays": 5, "verifications": 5, "warnings": []}
 
 
-@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float16 pp"])
 def test_scaler_with_autocast(ranks, kind):
     """An overflow on one rank is all ranks'."""
     zero, one = (result[kind] for result in ranks["decisions"])
@@ -329,6 +346,15 @@ REFUSALS = {
 }
 
 
+def test_replicas_are_compared(ranks):
+    for result in ranks["replicas_that_differ"]:
+        for when, step in (("saved", 3), ("said", 4)):
+            assert re.match(rf"step {step}: parameter '[\w.]+': ranks 0, 1 should hold the same and do not, .*: a machine has "
+                            r"computed or kept something wrong; what was saved before is good$", result[when]), result
+        assert result["other time"] == ("elastic.stall_seconds = 7, and the ranks of this process have met with 600: give all steps "
+                                        "the same")
+
+
 @pytest.mark.parametrize("what", REFUSALS)
 def test_refused_on_every_rank_in_one_line(ranks, what):
     zero, one = (result[what] for result in ranks["refusals"])
@@ -374,6 +400,14 @@ def test_one_rank_of_ddp_is_the_step_itself():
     ({"parallel": "ddp", "shard": {"*": 0}}, "shard has '*': 0; it is a dimension and an axis"),
     ({"parallel": "ddp", "shard": {3: {0: "tp"}}}, "shard is {3: {0: 'tp'}}; it is a dict whose keys are names, such as"),
     ({"parallel": "ddp", "batch_dims": ["x"]}, "batch_dims is ['x']; it is a dict whose keys are names, such as"),
+    ({"elastic": {"stall_seconds": 3}}, "elastic is given, and parallel is not"),
+    ({"parallel": "ddp", "elastic": 3}, "elastic is 3; it is a dict, such as {"),
+    ({"parallel": "ddp", "elastic": {"stall": 3}}, "elastic has 'stall'; it has stall_seconds, check_every, output_dir"),
+    ({"parallel": "ddp", "elastic": {"stall_seconds": 0.5}}, "elastic has stall_seconds = 0.5; it is a number of seconds from 1 to 86400"),
+    ({"parallel": "ddp", "elastic": {"stall_seconds": float("nan")}}, "elastic has stall_seconds = nan; it is a number of seconds"),
+    ({"parallel": "ddp", "elastic": {"check_every": 1.5}}, "elastic has check_every = 1.5; it is a number of calls from 0"),
+    ({"parallel": "ddp", "elastic": {"output_dir": ""}}, "elastic has output_dir = ''; it is a path"),
+    ({"parallel": "ddp", "elastic": {"snapshot_every": 10}}, "elastic has snapshot_every, which is of `stepc train` alone; a step of"),
     ({"parallel": "ddp", "batch_dims": {"x": -1}}, "batch_dims has 'x': -1; it is the dimension of its rows, or None"),
 ])
 def test_config_says_what_it_takes(given, said):
@@ -405,6 +439,5 @@ def test_pipelines_say_what_they_cannot_do(ranks):
     assert zero["order"].startswith('the order "2f2b" is none')
     assert "needs what all rows of the batch make before the step can go on (as batch statistics do)" in zero["statistics"]
     assert zero["layers"].startswith("parallel.pp: 2 stages, and the model has 1 layer")
-    assert zero["budget"].startswith('the memory budget is "auto", which weighs a step in one piece')
     assert zero["means"].startswith('loss_mean is "ranks", and the step is cut into micro-batches')
     assert zero["stages"] == "parallel has chunks, and no axis pp above 1, which is cut into stages"

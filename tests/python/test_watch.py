@@ -28,6 +28,7 @@ from torch.nn.functional import gelu, mse_loss, relu
 from torch.utils.checkpoint import checkpoint
 
 import stepc
+from stepc.watch import bytecode, opcodes
 from stepc.module_calls import around_modules
 from harness import Training, line_of, run_twins, source_of
 
@@ -581,12 +582,25 @@ def asks_where_a_tensor_begins(trainer, x):
     trainer.scale = 2.0 if x.storage_offset() else 1.0  # HERE
 
 
+def asks_whether_two_numbers_are_one(trainer, x):
+    trainer.losses["square"] is trainer.scale or trainer.scale is trainer.other_scale  # HERE
+
+
+def raises_an_error_that_is_kept(trainer, x):
+    try:
+        raise trainer.error  # HERE
+    except ValueError:
+        pass
+
+
 def asks_for_a_window(trainer, x):
     return x._is_view()  # HERE
 
 
 NOT_EARNED = {
     asks_where_a_tensor_begins: "reads x.storage_offset, which tells where a tensor's memory comes from",
+    asks_whether_two_numbers_are_one: "asks whether two float are one object",
+    raises_an_error_that_is_kept: "changes trainer.error",
     asks_for_a_window: "reads x._is_view, which tells where a tensor's memory comes from",
     leaves_a_context_variable_set: "sets the context variable 'collector', which the step leaves set",
     counts_on_self: "changes trainer.calls",
@@ -636,6 +650,7 @@ def test_not_earned(effect):
     trainer.generator = (number for number in range(100))
     trainer.large = numpy.zeros(100_000)
     trainer.append = functools.partial(trainer.history.append, 1)
+    trainer.scale, trainer.other_scale, trainer.error = 1.5, float("1.5"), ValueError("kept")
     trainer.lock, trainer.reference = threading.Lock(), weakref.ref(trainer)
 
     def step(x):
@@ -645,6 +660,75 @@ def test_not_earned(effect):
     reason = reason_of(step)
     assert re.search(NOT_EARNED[effect], reason), reason
     assert reason.startswith(f"{line_of(effect, 'HERE')} "), reason
+
+
+def multiplies(x):
+    return x * 1.0  # HERE
+
+
+def test_an_opcode_that_is_not_known_ends_watching(monkeypatch, caplog):
+    """As one of a later interpreter; said once."""
+    monkeypatch.setattr(opcodes, "_SEES", {name: see for name, see in opcodes._SEES.items() if name != "BINARY_OP"})
+    trainer = Trainer()
+    step = stepc.accelerate(lambda x: trainer.step(multiplies(x)), config=stepc.Config(mode="exact", pace="off"))
+    with caplog.at_level(logging.INFO, "stepc"):
+        for i in range(STEPS):
+            step(make_batch(i))
+    reason = f"{line_of(multiplies, 'HERE')} runs BINARY_OP, an opcode that is not known"
+    assert step.stats["traced"] == reason and step.stats["replays"] >= REPLAYS
+    assert len([line for line in caplog.messages if "is not known" in line]) == 1
+
+
+def test_an_opcode_at_an_unknown_depth_of_the_stack_ends_watching(monkeypatch):
+    monkeypatch.setattr(bytecode, "_FRAMES_TELL_DEPTH", False)
+    monkeypatch.setattr(bytecode, "_depths_of", lambda code, instructions: {})
+    trainer = Trainer()
+    reason = reason_of(lambda x: trainer.step(multiplies(x)))
+    assert re.search("runs LOAD_DEREF at a depth of the stack that is not known", reason), reason
+
+
+def in_a_set(a, b):
+    return len({a, b})
+
+
+def in_a_set_that_is_merged(a, b):
+    return len({0.0, *[a, b]})
+
+
+def in_a_set_of_a_comprehension(a, b):
+    return len({number for number in [a, b]})
+
+
+def in_a_dict(a, b):
+    return len({a: 1, b: 2})
+
+
+def in_a_dict_of_a_comprehension(a, b):
+    return len({number: 1 for number in [a, b]})
+
+
+@pytest.mark.parametrize("count", (
+    in_a_set, in_a_set_that_is_merged, in_a_set_of_a_comprehension, in_a_dict, in_a_dict_of_a_comprehension,
+))
+def test_numbers_that_a_set_or_a_dict_merges_decide(count):
+    """Returned, they would be bound; merged, how many there are follows from what they are."""
+
+    def build():
+        model, optimizer = parts()
+
+        def step(x):
+            first, second = x[0, 0].item(), x[0, 1].item()
+            return update(model(x).square().mean() * count(first, second), optimizer), first, second
+
+        return Training(step, [model], [optimizer])
+
+    def make(i):
+        x = make_batch(i)
+        if i > CHANGED and i % 2:
+            x[0, 1] = x[0, 0]
+        return x
+
+    run_twins(build, make, steps=STEPS, replays=0, config=EXACT, quiet=False)
 
 
 def test_a_captured_counter_is_not_earned():

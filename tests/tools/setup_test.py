@@ -96,7 +96,7 @@ def test_changed_requirements_are_installed_again(machine):
 
 def test_test_part_adds_the_comparison_packages(machine):
     assert machine.run("test").returncode == 0
-    assert "-r requirements-test.txt" in machine.calls("pip")
+    assert "-r requirements.txt -r requirements-test.txt" in machine.calls("pip")
     machine.run("build")  # which has all that a build needs
     assert machine.calls("pip").count("\n") == 1
 
@@ -116,15 +116,49 @@ def test_another_torch_gets_an_environment_of_its_own(machine):
         result = machine.run("torch", TORCH=version)
         assert result.returncode == 0, result.stderr
     first, second = machine.calls("pip").splitlines()  # another patch of it is installed in its place
-    assert first.startswith(".venv-torch-2.13/bin/python -m pip install") and "torch==2.13.0 -r requirements-today.txt" in first
+    assert first.startswith(".venv-torch-2.13/bin/python -m pip install") and "torch==2.13.0 -r requirements-test.txt" in first
     assert "torch==2.13.1" in second
     assert not (machine.project / ".venv").exists()
 
 
-def test_the_projects_own_torch_has_the_libraries_of_its_time(machine):
+def test_the_oldest_torch_has_the_libraries_of_its_time(machine):
+    for version in ("2.11.0", "2.11.1"):
+        assert machine.run("torch", TORCH=version).returncode == 0
+        assert machine.calls("pip").endswith(f"torch=={version} -r requirements-oldest.txt\n")
+
+
+def test_the_projects_own_torch_in_an_environment_of_its_own(machine):
     pinned = (machine.project / "requirements.txt").read_text().partition("torch==")[2].split()[0]
     assert machine.run("torch", TORCH=pinned).returncode == 0
-    assert "-r requirements-test.txt" in machine.calls("pip") and "today" not in machine.calls("pip")
+    assert "-r requirements.txt -r requirements-test.txt" in machine.calls("pip")
+
+
+def test_a_wheel_takes_libtorch_alone(machine):
+    assert machine.run("wheel", TORCH="2.11.0").returncode == 0
+    assert machine.run("wheel").returncode == 0
+    of_torch, own = machine.calls("pip").splitlines()
+    assert of_torch.startswith(".venv-torch-2.11/bin/python") and of_torch.endswith("--no-deps torch==2.11.0")
+    assert own.startswith(".venv/bin/python") and own.endswith("--no-deps -r requirements.txt")
+
+
+def test_an_environment_of_an_older_time_is_brought_up_to_date(machine):
+    machine.run("test")
+    for name in ("requirements.txt", "requirements-test.txt"):  # as a pull changes them
+        (machine.project / name).write_text("torch==9.9.9\n")
+    result = machine.run("build")
+    assert result.returncode == 0, result.stderr
+    assert "--no-deps -r requirements.txt" in machine.calls("pip").splitlines()[1]
+    assert machine.run("test").returncode == 0
+    assert machine.calls("pip").count("\n") == 3
+
+
+def test_an_environment_whose_python_is_too_old_is_made_again(machine):
+    machine.run()
+    old = PYTHON.format("3.10") + 'case "$2" in *version_info\\ \\<*) exit 1 ;; esac\n'
+    (machine.project / ".venv/bin/python").write_text(f"#!{shutil.which('bash')}\n{old}")
+    result = machine.run()
+    assert result.returncode == 0 and "making .venv" in result.stdout
+    assert machine.calls("pip").count("\n") == 2
 
 
 @pytest.mark.parametrize("version", ["", "newest"])
@@ -133,7 +167,7 @@ def test_no_version_of_torch(machine, version):
 
 
 def test_an_interpreter_that_is_not_there(machine):
-    assert_fails(machine.run("python", PYTHON="python3.13"), "'python3.13' is no Python 3.10 or newer")
+    assert_fails(machine.run("python", PYTHON="python3.13"), "'python3.13' is no Python 3.11 or newer")
 
 
 def test_missing_packages_without_root_or_sudo(machine):
@@ -216,7 +250,7 @@ def test_old_cmake(machine):
 
 def test_python_without_venv_module(machine):
     machine.stub("python3", "exit 1\n")
-    assert_fails(machine.run(PYTHON="python3"), "no Python 3.10 or newer with its venv module", "python3-venv")
+    assert_fails(machine.run(PYTHON="python3"), "no Python 3.11 or newer with its venv module", "python3-venv")
 
 
 def test_python_of_dead_venv_is_replaced(machine):
@@ -233,4 +267,4 @@ def test_checkout_of_somebody_else(machine):
 
 
 def test_unknown_part(machine):
-    assert_fails(machine.run("everything"), "unknown part 'everything'", "build, demo, test, programs, python, torch, bench")
+    assert_fails(machine.run("everything"), "unknown part 'everything'", "build, demo, test, programs, python, torch, wheel, bench")

@@ -211,9 +211,34 @@ TEST_F(PipelineLearnerTest, ABudgetThatIsTooSmallSaysTheLeast) {
       << error;
   setting.budget = found[1];
   EXPECT_EQ(error_of(setting), "");
+}
+
+// What costs little is recomputed, in stages that hold many micro-batches.
+TEST_F(PipelineLearnerTest, ABudgetAutoWeighsTime) {
+  make_model_of(4, false);
+  Setting setting{"pp=2", 0, 4};
+  setting.order = "gpipe";
+  const auto planned = [&] {
+    return on_every(strategy_of(setting), [&](const std::shared_ptr<Ranks>& ranks) {
+      RankLearner learner(model(setting), config(setting), strategy_of(setting), ranks);
+      learner.plan(batch(setting, 0));
+      return std::pair(learner.stats().planned_peak_bytes, learner.prediction()->seconds);
+    })[0];
+  };
+  const auto [free_bytes, free_seconds] = planned();
   setting.budget = "auto";
-  EXPECT_EQ(error_of(setting),
-            "parallel.pp = 2: memory.budget = \"auto\" weighs a step in one piece; give a size, such as \"12GiB\"");
+  const auto [bytes, seconds] = planned();
+  EXPECT_LT(bytes, free_bytes);
+  EXPECT_LE(seconds, 1.08 * free_seconds);
+  expect_same(setting, 1e-10, 1e-9);
+}
+
+// Two gradients a step, each of all micro-batches, the second one where the first leads uphill.
+TEST_F(PipelineLearnerTest, WsamTakesTwoGradients) {
+  std::vector<Setting> settings = {{"pp=2", 0, 2, "wsam"}, {"pp=2,dp_shard=2", 3, 2, "wsam"}};
+  if (std::getenv("STEPC_MATRIX") == nullptr) settings.resize(1);
+  for (const Setting& setting : settings) expect_same(setting, 1e-10, 1e-9);
+  expect_same({"pp=2", 0, 2, "wsam", "float16"}, 3e-2, 1e-2);
 }
 
 TEST_F(PipelineLearnerTest, WhatCannotBeIsRefused) {

@@ -283,6 +283,86 @@ TEST_F(RankLearnerTest, ExchangesGoOnBesideTheComputation) {
   }
 }
 
+// One is lost while the others take a step. They keep what the step before has left, and the one in its place takes
+// from them what they hold alike; all go on with the bits of a run that nobody disturbed.
+TEST_F(RankLearnerTest, OneInThePlaceOfALostRankTakesWhatItsReplicaHolds) {
+  for (const Setting& setting :
+       std::vector<Setting>{{"dp_replicate=2,dp_shard=2", 1, 1, "adamw", "bfloat16"}, {"pp=2,dp_replicate=2", 0, 2}}) {
+    SCOPED_TRACE(setting.mesh);
+    const Strategy strategy = strategy_of(setting);
+    const auto steps = [&](Learner& learner, int64_t begin, int64_t end) {
+      std::vector<double> losses;
+      for (int64_t step = begin; step < end; ++step)
+        losses.push_back(learner.step(batch(setting, static_cast<uint64_t>(step)), 1e-3).loss);
+      return losses;
+    };
+    const auto planned = [&](const std::shared_ptr<Ranks>& ranks) {
+      auto learner = std::make_unique<RankLearner>(model(setting), config(setting), strategy, ranks);
+      learner->plan(batch(setting, 0));
+      EXPECT_FALSE(learner->leave()) << "it has loaded nothing";
+      return learner;
+    };
+    constexpr int64_t kLost = 1;
+    std::vector<std::shared_ptr<Ranks>> all = Ranks::threads(strategy.mesh.ranks());
+    std::vector<std::optional<KeptState>> kept(static_cast<size_t>(strategy.mesh.ranks()));
+    const auto whole = on_every(strategy, [&](const std::shared_ptr<Ranks>& ranks) {
+      const auto learner = planned(ranks);
+      learner->load(config(setting));
+      return steps(*learner, 0, 4);
+    });
+    const auto lose_one = [&](const std::shared_ptr<Ranks>& ranks) {
+      const auto learner = planned(ranks);
+      learner->load(config(setting));
+      steps(*learner, 0, 2);
+      if (ranks->rank() == kLost) return;
+      EXPECT_THROW(steps(*learner, 2, 3), LostRank);
+      kept[static_cast<size_t>(ranks->rank())] = learner->leave();
+    };
+    std::vector<std::future<void>> threads;
+    for (std::shared_ptr<Ranks>& ranks : all)
+      threads.push_back(std::async(std::launch::async, [&lose_one, &ranks] {
+        at::set_num_threads(1);
+        lose_one(ranks);
+        ranks.reset();  // its connections break
+      }));
+    for (std::future<void>& thread : threads) thread.get();
+    for (int64_t rank = 0; rank < std::ssize(kept); ++rank)
+      EXPECT_EQ(kept[static_cast<size_t>(rank)].has_value(), rank != kLost) << rank;
+    const auto rest = on_every(strategy, [&](const std::shared_ptr<Ranks>& ranks) {
+      const auto learner = planned(ranks);
+      EXPECT_FALSE(learner->take_over(nullptr)) << "nobody has kept anything";
+      const auto& own = kept[static_cast<size_t>(ranks->rank())];
+      EXPECT_TRUE(learner->take_over(own ? &*own : nullptr));
+      EXPECT_EQ(learner->find_unlike_replica(), std::nullopt);
+      return steps(*learner, 2, 4);
+    });
+    for (size_t rank = 0; rank < rest.size(); ++rank)
+      EXPECT_EQ(rest[rank], std::vector<double>(whole[rank].begin() + 2, whole[rank].end())) << rank;
+  }
+}
+
+// A part that only the lost rank held, and a plan of other parts.
+TEST_F(RankLearnerTest, WhatNobodyHasKeptIsNotTakenOver) {
+  const Setting setting{"dp_shard=2", 3}, other{"dp_shard=2", 1};
+  on_every(strategy_of(setting), [&](const std::shared_ptr<Ranks>& ranks) {
+    const auto planned = [&](const Setting& of) {
+      auto learner = std::make_unique<RankLearner>(model(of), config(of), strategy_of(of), ranks);
+      learner->plan(batch(of, 0));
+      return learner;
+    };
+    const auto first = planned(setting);
+    first->load(config(setting));
+    const std::optional<KeptState> kept = first->leave();
+    EXPECT_TRUE(kept);
+    EXPECT_FALSE(planned(setting)->take_over(ranks->rank() == 0 ? &*kept : nullptr));
+    EXPECT_FALSE(planned(other)->take_over(&*kept));
+    EXPECT_TRUE(planned(setting)->take_over(&*kept));
+    return 0;
+  });
+  LocalLearner local(model(setting), config(setting));
+  EXPECT_FALSE(local.leave() || local.take_over(nullptr));
+}
+
 TEST_F(RankLearnerTest, ARunGoesOnOnAnyMesh) {
   const Setting before = {"dp_shard=2", 3};
   const auto whole = run_steps(before, 0, 4, {}, directory_ / "whole");

@@ -11,7 +11,7 @@
 #include "tests/train/rank_learner_test.h"
 #include "train/config/parallel.h"
 #include "train/machine/kernel_directory.h"
-#include "train/step/stage_plan.h"
+#include "train/step/rank_plan.h"
 
 namespace stepc::train {
 namespace {
@@ -59,8 +59,7 @@ TEST_F(SearchRunTest, APipelineTakesWhatItsPlanSays) {
 
     const Strategy strategy = train::strategy_of(run);
     CapturedRun captured = capture_run(run, shape, {}, batch({str("pp={}", pp), 0, run.train.micro_batches}, 0));
-    const PipelinePlan plan =
-        plan_pipeline(captured.parts, run, strategy, model({}), captured.model, captured.optimizer);
+    const RankPlan plan = plan_rank(captured.parts, run, strategy, model({}), captured.model, captured.optimizer);
     std::string begins;
     for (const StagePlan& stage : plan.stages) begins += str("{} ", fmt::join(stage.begins, ","));
     SCOPED_TRACE(begins);
@@ -69,6 +68,37 @@ TEST_F(SearchRunTest, APipelineTakesWhatItsPlanSays) {
     EXPECT_NEAR(static_cast<double>(found.bytes()), most, 0.05 * most);
     EXPECT_NEAR(found.waiting_seconds / found.seconds, plan.waits, 0.05);
   }
+}
+
+// Within less memory it recomputes, and takes what the plan of the run within that budget takes, or somewhat more.
+TEST_F(SearchRunTest, APipelineRecomputesWithinItsMemory) {
+  constexpr int64_t kRanks = 2, kLayers = 6;
+  RunConfig run = run_of(kRanks, kLayers, 2 * kRanks);
+  const models::DecoderConfig shape = read_model_config(run.model.path);
+  SearchOptions options;
+  options.pins.pp = kRanks;
+  options.pins.micro_batches = run.train.micro_batches;
+  Cluster cluster = cluster_of(kRanks);
+  const stepc::Outcome roomy = *search(search_model(run, shape, {}), cluster, options).best();
+  ASSERT_FALSE(roomy.recomputes);
+  cluster.cpu_memory_bytes = static_cast<int64_t>(roomy.state_bytes + roomy.step_bytes * 8 / 10);
+  const SearchResult result = search(search_model(run, shape, {}), cluster, options);
+  ASSERT_NE(result.best(), nullptr) << result.outcomes.front().why;
+  const stepc::Outcome& found = *result.best();
+  EXPECT_TRUE(found.recomputes);
+  EXPECT_LE(found.bytes(), static_cast<uint64_t>(cluster.cpu_memory_bytes));
+  EXPECT_GT(found.seconds, roomy.seconds);
+
+  run.memory.budget = str("{}KiB", cluster.cpu_memory_bytes / 1024);
+  const Strategy strategy = train::strategy_of(run);
+  CapturedRun captured = capture_run(run, shape, {}, batch({str("pp={}", kRanks), 0, run.train.micro_batches}, 0));
+  const RankPlan plan = plan_rank(captured.parts, run, strategy, model({}), captured.model, captured.optimizer);
+  EXPECT_LE(plan.prediction.seconds, 1.1 * found.seconds);
+  EXPECT_GE(plan.prediction.seconds, 0.75 * found.seconds);
+  cluster.cpu_memory_bytes = static_cast<int64_t>(roomy.state_bytes + roomy.step_bytes / 20);
+  const SearchResult none = search(search_model(run, shape, {}), cluster, options);
+  EXPECT_EQ(none.best(), nullptr);
+  EXPECT_NE(none.outcomes.front().why.find("recomputation included"), std::string::npos) << none.outcomes.front().why;
 }
 
 TEST_F(SearchRunTest, MoreStagesThanLayersAreNoWay) {
@@ -83,7 +113,7 @@ TEST_F(SearchRunTest, MoreStagesThanLayersAreNoWay) {
   twice.optim.name = "wsam";
   pins.pp = 2;
   EXPECT_USER_ERROR(candidates(search_model(twice, read_model_config(run.model.path), {}), cluster_of(4), pins),
-                    "parallel.pp = 2: this step is not cut into stages");
+                    "parallel.pp = 2: a step of two gradients is not searched in stages");
 }
 
 TEST_F(SearchRunTest, TheOrderSaysWhichMicroBatchesThereAre) {

@@ -3,6 +3,7 @@
 #include <csignal>
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 namespace stepc::train {
 namespace {
@@ -22,6 +23,16 @@ TEST(StopSignalsDeathTest, TheSecondEndsTheProcess) {
     std::raise(SIGINT);
   };
   EXPECT_EXIT(twice(), ::testing::ExitedWithCode(130), "");
+}
+
+// Its death is told once for each of its threads.
+TEST(StopSignals, AnAgentMayAskTwice) {
+  StopSignals::set_agent(getpid());
+  const StopSignals signals;
+  std::raise(SIGTERM);
+  std::raise(SIGTERM);
+  EXPECT_EQ(StopSignals::received(), SIGTERM);
+  StopSignals::set_agent(0);
 }
 
 // One lost terminal may be told by the kernel and by the shell.

@@ -100,7 +100,7 @@ TEST_F(TrainingStepTest, PlansDoNotGrowWithMicroBatches) {
   EXPECT_EQ(stats[0].state_bytes, stats[1].state_bytes);
 }
 
-// WSAM's weights stand elsewhere between its two gradients, which two plans could not see.
+// Of one device, where its weights stand elsewhere between its two gradients.
 TEST_F(TrainingStepTest, WsamStaysWhole) {
   config_.optim.name = "wsam";
   models::Decoder decoder = model();

@@ -1,5 +1,6 @@
-// A plan: one captured variant of a step, compiled, and what replaying it takes from the program around it. Owns the
-// executors; borrows the program's tensors for the length of a run.
+// Plan: one captured path of a step, compiled, and what replaying it takes from the program around it. Owns the
+// executors; borrows the program's tensors for the length of a run. plan.cpp makes it and answers questions about it,
+// plan_run.cpp runs it.
 #pragma once
 
 #include <map>
@@ -12,6 +13,7 @@
 
 #include "capture/tracer.h"
 #include "engine/plan/compile.h"
+#include "engine/plan/input_map.h"
 #include "engine/plan/raising_calls.h"
 #include "engine/prediction.h"
 #include "engine/program/event_update.h"
@@ -19,16 +21,6 @@
 #include "engine/program/undo.h"
 
 namespace stepc {
-
-// The gradients of a program's parameters, to be put back. Handles only.
-class SavedGradients {
- public:
-  SavedGradients(const std::vector<OwnedKey>& keys, const std::vector<at::Tensor>& tensors);
-  void restore() const;
-
- private:
-  std::vector<std::pair<at::Tensor, at::Tensor>> gradients_;  // parameter, its gradient
-};
 
 // How a plan is made of its trace.
 struct PlanOptions {
@@ -100,20 +92,24 @@ class Plan {
   // `tensors` without the gradients that the plan does not read.
   std::vector<at::Tensor> inputs_among(std::vector<at::Tensor> tensors) const;
   std::vector<at::Tensor> externals(const std::vector<at::Tensor>& tensors) const {
-    return gather(externals_, tensors);
+    return tensors_at(inputs_.externals(), tensors);
   }
   // With data that the host makes inside the step at the places where the plan looks for it, after all others: what
   // `now` has by its key, else the last recorded.
   std::vector<at::Tensor> with_host_data(std::vector<at::Tensor> tensors,
-                                         const std::map<std::string, at::Tensor>& now = {}) const;
+                                         const std::map<std::string, at::Tensor>& now = {}) const {
+    return inputs_.with_host_data(std::move(tensors), now);
+  }
   // And data that it has made since begin(), which was given the last recorded.
-  void fill_host_data(const std::string& key, const at::Tensor& data);
+  void fill_host_data(const std::string& key, const at::Tensor& data) { inputs_.fill_host_data(key, data); }
   // What is written while the step may still leave the plan, to be copied before it: by the host itself, and by the
   // plan's parts.
   std::vector<at::Tensor> written_by_host(const std::vector<at::Tensor>& tensors) const {
-    return gather(host_, tensors);
+    return tensors_at(host_, tensors);
   }
-  std::vector<at::Tensor> written_early(const std::vector<at::Tensor>& tensors) const { return gather(undo_, tensors); }
+  std::vector<at::Tensor> written_early(const std::vector<at::Tensor>& tensors) const {
+    return tensors_at(undo_, tensors);
+  }
 
   // Gives the program's slots the tensors that the step left there.
   void apply(Program& program, const std::vector<at::Tensor>& tensors, const StepResult& result) const;
@@ -207,39 +203,27 @@ class Plan {
   };
 
   // One way to run the step: its executor, and where each of its schedule's inputs stands among the tensors.
-  struct Road {
+  struct Variant {
     std::unique_ptr<Executor> executor;
     GraphSchedule plan;
     std::vector<size_t> inputs;
     size_t raises_before = 0;  // one past the last instruction whose error is undone
   };
 
-  // A buffer or captured tensor, as it was recorded.
-  struct Source {
-    size_t place;
-    std::string key;
-    bool requires_grad, is_leaf;
-  };
-
-  std::unique_ptr<Road> road_of(Compiled compiled);
-  Road& exact();
-  Road& current() { return fast_ != nullptr && !is_unfit() ? *fast_ : exact(); }
+  std::unique_ptr<Variant> variant_of(Compiled compiled);
+  Variant& exact();
+  Variant& current() { return fast_ != nullptr && !is_unfit() ? *fast_ : exact(); }
   const HostEvent& pause() const;
   std::vector<at::Tensor> written_by(size_t end, const std::vector<at::Tensor>& tensors) const;
   StepResult past_reads(StepResult result, const std::function<StepResult()>& resume,
                         std::map<size_t, Arg>& reads) const;
-  void find_places(const Program& program);
-  void find_sources(const Program& program, const std::vector<at::Tensor>& tensors);
-  std::string changed_source(const std::vector<at::Tensor>& tensors) const;
-  void find_host_data(size_t place);
   void find_undo(const std::vector<at::Tensor>& tensors);
-  void find_undo_of(const Road& road);
+  void find_undo_of(const Variant& variant);
   CompileOptions compile_options() const;
   void compile_graph();
   void prepare_events(const Program& program);
-  std::vector<at::Tensor> gather(const std::vector<size_t>& places, const std::vector<at::Tensor>& tensors) const;
   std::string update(size_t event, Program& program, const std::vector<at::Tensor>& tensors, Undo* undo);
-  Outcome run_instead(Road& road, Program& program, const std::vector<at::Tensor>& tensors);
+  Outcome run_instead(Variant& variant, Program& program, const std::vector<at::Tensor>& tensors);
   StepResult execute(const RunInputs& inputs, std::vector<at::Tensor> of_current,
                      const std::vector<at::Tensor>& tensors);
   std::string run_event(size_t event, Program& program, const std::vector<at::Tensor>& tensors,
@@ -249,18 +233,16 @@ class Plan {
   Trace trace_;
   RaisingCalls raising_;
   PlanOptions options_;
-  std::unique_ptr<Road> fast_;   // fast mode; runs in the other's stead while it fits
-  std::unique_ptr<Road> exact_;  // made when it is asked for
-  std::unique_ptr<Road> plain_;  // there while it runs
-  Road* instead_ = nullptr;      // of all others, while it is compared with
-  ShowWritten show_written_;     // set for a dry run
-  Graph fused_;                  // of a virtually captured step, for make_plain()
+  InputMap inputs_;
+  std::unique_ptr<Variant> fast_;   // fast mode; runs in the other's stead while it fits
+  std::unique_ptr<Variant> exact_;  // made when it is asked for
+  std::unique_ptr<Variant> plain_;  // there while it runs
+  Variant* instead_ = nullptr;      // of all others, while it is compared with
+  ShowWritten show_written_;        // set for a dry run
+  Graph fused_;                     // of a virtually captured step, for make_plain()
   bool ran_exact_ = false;
-  std::vector<HostSupply> supplied_;                                // by the host code of the run at hand, in fast mode
-  std::unique_ptr<Tracer> tracer_;                                  // of a traced step
-  std::map<std::string, std::pair<size_t, at::Tensor>> host_data_;  // by key: its place, and the last recorded
-  std::map<std::pair<Owner, std::string>, size_t> places_;          // of the program's tensors, by owner and key
-  size_t batch_place_ = 0;                                          // of the first tensor of the batch
+  std::vector<HostSupply> supplied_;  // by the host code of the run at hand, in fast mode
+  std::unique_ptr<Tracer> tracer_;    // of a traced step
   std::optional<AutoBudget> weighed_;
   std::string why_exact_;
   bool has_fault_ = false;
@@ -271,12 +253,6 @@ class Plan {
   double shadow_seconds_ = 0;
   double execute_seconds_ = 0;
   int64_t known_updates_ = 0;
-  std::vector<size_t> externals_;  // where each of the trace's externals stands among the tensors
-  std::vector<Source> sources_;
-  std::vector<size_t> parameters_;  // where each parameter and its gradient stand
-  std::vector<size_t> gradients_;
-  std::vector<std::string> parameter_keys_;
-  std::vector<size_t> dropped_;     // parameters whose gradients the step throws away unread
   std::vector<size_t> may_change_;  // tensors for a full undo
   std::vector<size_t> undo_;        // tensors that are written while the replay may still turn back
   std::vector<size_t> host_;        // of a traced step: tensors that its own calls write

@@ -78,14 +78,9 @@ TracedStep TracedRun::finish(StepOutput output) {
   traced.output = std::move(output);
   first_->end();
   replay_rest(traced);
-  Tracer& tracer = plan().tracer();
   traced.plan = plans_.plan();
-  traced.difference = tracer.difference();
-  traced.raised = tracer.raised();
-  traced.is_reseeded = tracer.is_reseeded();
-  traced.decided = tracer.decided();
-  traced.decided_otherwise = tracer.decided_otherwise();
-  if (traced.decided_otherwise.empty()) traced.decided_otherwise = decided_otherwise_;
+  traced.departure = plan().tracer().departure();
+  if (traced.departure.decided_otherwise.empty()) traced.departure.decided_otherwise = decided_otherwise_;
   release();
   if (recorder_) {
     traced.recording = recorder_->finish(std::exchange(traced.output, {}));
@@ -281,8 +276,8 @@ TracedStep run_traced(const std::list<std::shared_ptr<Plan>>& plans, Program& pr
   TracedPlans followed(plans, program, std::exchange(tensors, {}), may_follow);
   TracedStep traced;
   traced.plan = followed.plan();
-  traced.difference = followed.unfit();
-  traced.unfit = !traced.difference.empty();
+  traced.departure.difference = followed.unfit();
+  traced.unfit = !followed.unfit().empty();
   if (traced.unfit) return traced;
   TracedRun run(std::move(followed), program, recorded, times);
   StepOutput output;

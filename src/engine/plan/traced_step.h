@@ -35,18 +35,14 @@ struct WhatToRecord {
 
 struct TracedStep {
   StepOutput output;
-  // The plan ran. Else everything was computed as the host code asked for it, and this says why; or, with `unfit`,
-  // nothing was done.
+  // The plan ran. Else everything was computed as the host code asked for it, and `departure` says why; or, with
+  // `unfit`, nothing was done.
   bool is_replay = false;
   bool unfit = false;
-  std::string difference;
-  bool raised = false;            // it left the plan at a call that raised: no recording holds that
-  bool is_reseeded = false;       // or with a random generator in another state
-  std::string decided;            // it left the plan after it had read another truth or integer than recorded: where
-  std::string decided_otherwise;  // and went on with numbers that would not have led there: where
-  std::shared_ptr<Plan> plan;     // the last that it followed
-  StepResult result;              // of the replay, without its tensors
-  double execute_seconds = 0;     // that the plan took of it
+  Departure departure;         // of a replay, too: the truth or integer that it was given in another plan's stead
+  std::shared_ptr<Plan> plan;  // the last that it followed
+  StepResult result;           // of the replay, without its tensors
+  double execute_seconds = 0;  // that the plan took of it
   std::optional<Recording> recording;  // of a step that left its plan: all of it, and its output is there
   BeforeStep before;                   // then, if WhatToRecord asks for it
 };
@@ -112,7 +108,7 @@ class TracedRun {
   TracedStep finish(StepOutput output);
 
   // Why it has left its plans, empty: it has not. Then everything is computed as the host code asks for it.
-  [[nodiscard]] const std::string& difference() { return plan().tracer().difference(); }
+  [[nodiscard]] const std::string& difference() { return plan().tracer().departure().difference; }
   void leave(const std::string& why, bool records);
   Plan& plan() { return *plans_.plan(); }
   [[nodiscard]] const std::shared_ptr<Plan>& plan_pointer() const { return plans_.plan(); }

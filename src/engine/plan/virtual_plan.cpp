@@ -7,9 +7,8 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "capture/virtual/virtual_kernels.h"
-#include "engine/plan/plan.h"
-#include "engine/plan/plan_cache.h"
-#include "engine/plan/rehearsal.h"
+#include "engine/record/recorded_step.h"
+#include "engine/record/rehearsal.h"
 #include "ir/agree.h"
 #include "plan/eager_peak.h"
 
@@ -22,9 +21,9 @@ constexpr int kMaxRecordings = 10;
 
 // The program before the step, and the way back: virtual kernels write to no values, but for those that VirtualKernels
 // itself keeps.
-class Before {
+class VirtualBefore {
  public:
-  Before(Program& program, const StepInput& input, VirtualKernels& kernels)
+  VirtualBefore(Program& program, const StepInput& input, VirtualKernels& kernels)
       : kernels_(kernels), slots_(program, input) {
     const std::vector<at::Tensor>& tensors = slots_.tensors();
     for (size_t t = 0; t < tensors.size(); ++t)
@@ -163,17 +162,13 @@ VirtualPlan plan_with(VirtualKernels& kernels, bool is_path, bool is_from_same_s
   program.refresh();
   VirtualPlan plan;
   plan.is_path = is_path;
-  Before before(program, input, kernels);
+  VirtualBefore before(program, input, kernels);
   const auto begin_anew = is_from_same_state ? std::function<void()>([&] { before.restore(); }) : nullptr;
-  try {
+  run_and_restore(before, [&] {
     record_until_agreed(program, input, step, rules, kernels, is_path, begin_anew, plan);
     program.refresh();
     count_state(program, plan);
-  } catch (...) {
-    before.restore();
-    throw;
-  }
-  before.restore();
+  });
   plan.calls = plan.trace.calls.size();
   plan.step_bytes_lower_bound = eager_peak_bytes(plan.trace);
   plan.seconds = seconds_since(begin);
@@ -213,7 +208,7 @@ VirtualRun run_virtually(Program& program, const StepInput& input, const std::fu
   program.refresh();
   VirtualKernels kernels(std::move(numbers));
   const std::shared_ptr<void> host_state = keeps ? program.save_host_state() : nullptr;
-  Before before(program, input, kernels);
+  VirtualBefore before(program, input, kernels);
   VirtualRun run;
   bool is_kept = false;
   try {

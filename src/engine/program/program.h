@@ -122,7 +122,7 @@ class Program {
   // Whether recordings to come look at no more than the calls: the step was recorded before, and what its code may read
   // and do is known.
   virtual void look_lightly(bool /*lightly*/) {}
-  // Its host code runs at every call from now on, and what it reads separates no plans.
+  // Switches to traced mode: its host code runs at every call, and what it reads no longer affects the signature.
   virtual void trace(const std::string& /*why*/) {}
   // What of it no plan holds, in words; the step runs eagerly then.
   virtual std::string unfit() const { return {}; }

@@ -5,6 +5,8 @@
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include "engine/program/event_update.h"
+
 namespace stepc {
 
 namespace {
@@ -12,6 +14,14 @@ bool is_copied_as_bytes(const at::Tensor& tensor) {
   return tensor.device().is_cpu() && tensor.is_non_overlapping_and_dense();
 }
 }  // namespace
+
+SavedGradients::SavedGradients(const std::vector<OwnedKey>& keys, const std::vector<at::Tensor>& tensors) {
+  for (size_t k = 0; k < keys.size(); ++k)
+    if (keys[k].owner == Owner::kParameter) gradients_.emplace_back(tensors[k], tensors[k].grad());
+}
+void SavedGradients::restore() const {
+  for (const auto& [parameter, gradient] : gradients_) set_gradient(parameter, gradient);
+}
 
 Undo::Undo(Program* program, std::vector<at::Tensor> tensors, const std::vector<at::Generator>& generators)
     : program_(program),
@@ -47,7 +57,12 @@ void Undo::add_host_state(Program& program) {
   host_state_ = program.save_host_state();
 }
 
+void Undo::add_gradients(const std::vector<OwnedKey>& keys, const std::vector<at::Tensor>& tensors) {
+  gradients_.emplace(keys, tensors);
+}
+
 void Undo::restore() {
+  if (gradients_) gradients_->restore();
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const std::byte* from = bytes_of_dense_.data();
   size_t copy = 0;

@@ -43,8 +43,9 @@ BatchRows::BatchRows(const Parallel& parallel, const Strategy& strategy, std::sh
       all_(std::move(all)),
       data_axes_(data_axes(strategy.mesh)) {}
 
-void BatchRows::spread_over(const Mesh& mesh) {
+void BatchRows::spread_over(const Mesh& mesh, std::shared_ptr<Ranks> ranks) {
   mesh_ = mesh;
+  ranks_ = std::move(ranks);
   data_axes_ = data_axes(mesh);
 }
 

@@ -26,8 +26,8 @@ class BatchRows {
   BatchRows(const Parallel& parallel, const Strategy& strategy, std::shared_ptr<Ranks> ranks,
             std::shared_ptr<Ranks> all);
 
-  // From now on the ranks are the mesh's.
-  void spread_over(const Mesh& mesh);
+  // From now on the ranks are the mesh's; both as the constructor's.
+  void spread_over(const Mesh& mesh, std::shared_ptr<Ranks> ranks);
 
   // By tensor of the batch, which of its dimensions is this rank's rows; nothing: it has none, every rank has the same.
   using Rows = std::vector<std::optional<int64_t>>;

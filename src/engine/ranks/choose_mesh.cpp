@@ -13,7 +13,12 @@
 #include "base/machine_memory.h"
 #include "base/text.h"
 #include "cost/profile.h"
+#include "engine/ranks/stage_cuts.h"
 #include "passes/from_trace/functionalise.h"
+#include "passes/partition/partition.h"
+#include "passes/stages/cut_batch.h"
+#include "passes/stages/place_nodes.h"
+#include "plan/plan_graph.h"
 #include "plan/search.h"
 #include "plan/search_text.h"
 
@@ -28,29 +33,58 @@ std::optional<int64_t> pinned(const Parallel& parallel, std::string_view axis) {
   return found == parallel.axes.end() || found->size == -1 ? std::nullopt : std::optional(found->size);
 }
 
+// As StagedStep cuts it.
+StepCut cut_step(const Graph& captured, const Parallel& parallel, const Candidate& way, Strategy& strategy,
+                 const RecomputeOptions* recompute) {
+  Strategy in_time = strategy;
+  in_time.mesh.axes.push_back({std::string(kMicroBatchAxis), way.micro_batches});
+  const Graph local = rank_graph(captured, in_time);
+  keep_parameters(strategy, local);
+  BatchCut cut = cut_batch(local);
+  StageCuts cuts({way.pp, way.micro_batches, parallel.stages, parallel.order, parallel.chunks});
+  const bool trains = is_training(cut.micro_batch);
+  if (trains && recompute != nullptr) cut.micro_batch = cuts.recomputed(cut.micro_batch, *recompute).graph;
+  StageParts passes = trains ? cuts.micro_batch(cut.micro_batch) : cuts.forward(cut.micro_batch, way.micro_batches);
+  StageParts update = cuts.update(cut.update, holders_of_sums(passes, cut.update, cuts.holders()), cut.reads);
+  return {std::move(cut.before), std::move(passes.cut), std::move(update.cut)};
+}
+
 SearchResult search_here(const Trace& captured, const Parallel& parallel, const Strategy& base, int64_t rows,
                          const Cluster& cluster) {
   SearchModel model;
   model.heads = cluster.devices();  // who cannot be split so, the plan says
   model.rows = rows;
   const Graph graph = functionalise(captured);
+  model.most_stages = std::ssize(layer_modules(graph));
   model.capture = [&](int64_t, int64_t, int64_t) { return std::vector<SearchPart>{{"the step", 1, graph}}; };
+  model.cut = [&](const Candidate& way, Strategy& strategy, const RecomputeOptions* recompute) {
+    return cut_step(graph, parallel, way, strategy, recompute);
+  };
   SearchOptions options;
   options.top = kShownWays;
-  options.pins = {.dp_replicate = pinned(parallel, "dp_replicate"),
+  options.pins = {.pp = pinned(parallel, "pp"),
+                  .dp_replicate = pinned(parallel, "dp_replicate"),
                   .dp_shard = pinned(parallel, "dp_shard"),
                   .cp = pinned(parallel, "cp").value_or(1),
                   .tp = pinned(parallel, "tp"),
-                  .micro_batches = 1,
+                  .order = parallel.order,
+                  .chunks = parallel.chunks,
                   .base = base};
-  if (parallel.zero > 0) options.pins.zero = parallel.zero;
+  SearchPins& pins = options.pins;
+  if (parallel.zero > 0) pins.zero = parallel.zero;
+  if (parallel.micro_batches > 1 || parallel.means_by_rank) pins.micro_batches = parallel.micro_batches;
   if (parallel.batch == Parallel::Batch::kLocal) {
-    const bool splits_rows_alone = pinned(parallel, "cp").value_or(1) == 1 && pinned(parallel, "tp").value_or(1) == 1;
-    USER_CHECK(splits_rows_alone,
-               "parallel is \"auto\" with cp or tp, along which ranks have the same rows: give batch=\"global\", the "
-               "whole batch on every rank");
-    options.pins.tp = 1;
+    const bool splits_rows_alone = pins.pp.value_or(1) == 1 && pins.cp == 1 && pins.tp.value_or(1) == 1;
+    USER_CHECK(
+        splits_rows_alone,
+        "parallel is \"auto\" with cp, tp or pp, along which ranks have the same rows: give batch=\"global\", the "
+        "whole batch on every rank");
+    pins.tp = pins.pp = 1;
   }
+  if (!parallel.stages.empty() || parallel.chunks > 1)
+    USER_CHECK(pins.pp.value_or(1) > 1,
+               "parallel is \"auto\" with {}, and no axis pp above 1, which is cut into stages",
+               parallel.stages.empty() ? "chunks" : "stages");
   return search(model, cluster, options);
 }
 
@@ -90,8 +124,16 @@ ChosenMesh choose_mesh(const Trace& captured, const Parallel& parallel, const St
       const Outcome* best = result.best();
       USER_CHECK(best != nullptr, "parallel is \"auto\": {}", nothing_fits(result, cluster));
       const Candidate& way = best->candidate;
-      chosen = Json{{"dp_replicate", way.dp_replicate}, {"dp_shard", way.dp_shard}, {"cp", way.cp}, {"tp", way.tp},
-                    {"zero", std::max(way.zero, 1)},    {"told", lines_of(result)}}
+      const bool needs_budget = best->recomputes && budget.kind == MemoryBudget::Kind::kNone;
+      chosen = Json{{"pp", way.pp},
+                    {"dp_replicate", way.dp_replicate},
+                    {"dp_shard", way.dp_shard},
+                    {"cp", way.cp},
+                    {"tp", way.tp},
+                    {"zero", std::max(way.zero, 1)},
+                    {"micro_batches", way.micro_batches},
+                    {"budget_bytes", needs_budget ? cluster.memory_bytes() : 0},
+                    {"told", lines_of(result)}}
                    .dump();
     } catch (const UserError& error) {
       why_not = error.what();
@@ -102,8 +144,15 @@ ChosenMesh choose_mesh(const Trace& captured, const Parallel& parallel, const St
   const Json json = parse_json(ranks.exchange(chosen)[0], kWho);
   const auto size = [&](const std::string& axis) { return json_int(json, axis, kWho, 1, ranks.ranks()); };
   ChosenMesh out;
-  out.mesh = make_mesh(
-      {{"dp_replicate", size("dp_replicate")}, {"dp_shard", size("dp_shard")}, {"cp", size("cp")}, {"tp", size("tp")}});
+  out.mesh = make_mesh({{"pp", size("pp")},
+                        {"dp_replicate", size("dp_replicate")},
+                        {"dp_shard", size("dp_shard")},
+                        {"cp", size("cp")},
+                        {"tp", size("tp")}});
+  out.micro_batches = json_int(json, "micro_batches", kWho, 1, rows);
+  out.budget = budget;
+  if (const int64_t bytes = json_int(json, "budget_bytes", kWho, 0, INT64_MAX); bytes > 0)
+    out.budget = {MemoryBudget::Kind::kBytes, static_cast<uint64_t>(bytes)};
   out.zero = static_cast<int>(json_int(json, "zero", kWho, 1, 3));
   out.told = json_string(json, "told", kWho);
   return out;

@@ -22,13 +22,17 @@ Cluster cluster_of_ranks(const Target& target, int64_t ranks, int64_t on_a_machi
 struct ChosenMesh {
   Mesh mesh;
   int zero = 3;
-  std::string told;  // the ways that take least, and what each takes, a line each
+  int64_t micro_batches = 1;
+  MemoryBudget budget;  // the one that was given, or, where nothing fits without recomputation, what a rank has
+  std::string told;     // the ways that take least, and what each takes, a line each
 };
 
 // Of a step that was captured at the sizes of the whole batch, `rows` rows. The first rank searches (plan/search.h) and
 // tells the others; each rank is a device with its share of the machine's memory, or `budget` where that is less.
 // `base`: what the strategy says beside. Of batches that are each rank's own rows the ways are those along
-// dp_replicate and dp_shard. UserError on all ranks: axes that contradict each other; nothing fits.
+// dp_replicate and dp_shard. A pipeline is looked at with as many micro-batches as it has ranks, twice and four times
+// as many, all else with one, where the person says no number. UserError on all ranks: axes that contradict each other;
+// nothing fits.
 ChosenMesh choose_mesh(const Trace& captured, const Parallel& parallel, const Strategy& base, int64_t rows,
                        const Target& target, const MemoryBudget& budget, Ranks& ranks);
 

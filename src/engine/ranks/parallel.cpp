@@ -8,14 +8,16 @@
 
 #include "base/check.h"
 #include "comm/ranks.h"
+#include "comm/watch/agent.h"
+#include "comm/watch/watchdog.h"
 #include "engine/ranks/stage_cuts.h"
 
 namespace stepc {
 
 namespace {
 
-// As long as torch.distributed waits on CPUs.
-constexpr std::chrono::minutes kTimeout{30};
+// As long as torch.distributed waits on CPUs: one of them may have more to do before it comes.
+constexpr std::chrono::minutes kToMeet{30};
 
 }  // namespace
 
@@ -75,16 +77,14 @@ Strategy strategy_of(const Parallel& parallel, int64_t ranks) {
   const Pipeline pipeline = pipeline_of(parallel, strategy);
   USER_CHECK(pipeline.micro_batches >= 1, "micro_batches is {}; the least is 1", pipeline.micro_batches);
   const bool is_staged = pipeline.ranks > 1 || pipeline.micro_batches > 1;
+  USER_CHECK(!is_staged || !parallel.means_by_rank,
+             "loss_mean is \"ranks\", and the step is cut into micro-batches, whose mean is "
+             "that of all rows: take loss_mean=\"all\"");
+  if (parallel.is_searched) return strategy;
   USER_CHECK(pipeline.ranks > 1 || (pipeline.stages.empty() && pipeline.chunks == 1),
              "parallel has {}, and no axis pp above 1, which is cut into stages",
              pipeline.stages.empty() ? "chunks" : "stages");
-  if (!is_staged) return strategy;
-  USER_CHECK(!parallel.is_searched, "parallel is \"auto\", and micro_batches = {}: it chooses no micro-batches yet",
-             pipeline.micro_batches);
-  USER_CHECK(!parallel.means_by_rank,
-             "loss_mean is \"ranks\", and the step is cut into micro-batches, whose mean is "
-             "that of all rows: take loss_mean=\"all\"");
-  order_of(pipeline);
+  if (is_staged) order_of(pipeline);
   return strategy;
 }
 
@@ -93,18 +93,41 @@ Pipeline pipeline_of(const Parallel& parallel, const Strategy& strategy) {
   return {pp ? strategy.mesh.size(*pp) : 1, parallel.micro_batches, parallel.stages, parallel.order, parallel.chunks};
 }
 
-std::shared_ptr<Ranks> ranks_of_process(const Launch& launch) {
-  return ranks_of_process(launch, c10::intrusive_ptr<c10d::Store>());
+std::shared_ptr<Ranks> ranks_of_process(const Launch& launch, const Parallel::Elastic& elastic) {
+  return ranks_of_process(launch, c10::intrusive_ptr<c10d::Store>(), elastic);
 }
 
 // Kept to the end of the process, whose steps share it: a group that goes while others wait in it looks like a lost
 // rank.
-std::shared_ptr<Ranks> ranks_of_process(const Launch& launch, const c10::intrusive_ptr<c10d::Store>& store) {
+std::shared_ptr<Ranks> ranks_of_process(const Launch& launch, const c10::intrusive_ptr<c10d::Store>& store,
+                                        const Parallel::Elastic& elastic) {
+  struct Met {
+    std::shared_ptr<Ranks> ranks;
+    double stall_seconds = 0;
+  };
   static std::mutex mutex;
-  static auto* const kMet = new std::shared_ptr<Ranks>();
+  static auto* const kMet = new Met();
   const std::lock_guard lock(mutex);
-  if (*kMet == nullptr) *kMet = Ranks::join(launch, store, kTimeout, kTimeout);
-  return *kMet;
+  const double seconds =
+      elastic.stall_seconds.value_or(kMet->ranks == nullptr ? kStallSecondsOfPrograms : kMet->stall_seconds);
+  USER_CHECK(seconds >= 1 && seconds <= 86400, "elastic.stall_seconds = {:g}; it is a number from 1 to 86400", seconds);
+  if (kMet->ranks == nullptr) {
+    if (launch.ranks > 1) end_with_agent(launch);
+    const auto to_answer = std::chrono::milliseconds(static_cast<int64_t>(1000 * seconds));
+    kMet->ranks = Ranks::join(launch, store, kToMeet, to_answer);
+    kMet->stall_seconds = seconds;
+    if (launch.ranks > 1) kMet->ranks->watch({}, seconds);
+  }
+  USER_CHECK(kMet->stall_seconds == seconds,
+             "elastic.stall_seconds = {:g}, and the ranks of this process have met with {:g}: give all steps the same",
+             seconds, kMet->stall_seconds);
+  if (Watchdog* const watchdog = kMet->ranks->watchdog(); watchdog != nullptr && !elastic.output_dir.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(elastic.output_dir, error);
+    USER_CHECK(!error, "elastic.output_dir = {}: {}", elastic.output_dir.string(), error.message());
+    watchdog->leave_in(elastic.output_dir);
+  }
+  return kMet->ranks;
 }
 
 }  // namespace stepc

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -29,7 +30,8 @@ struct Parallel {
   enum class Batch : uint8_t { kLocal, kGlobal };
 
   std::vector<MeshAxis> axes;  // a size of -1: the ranks that the others leave
-  // "auto": the axes that are not given are chosen with the step's first plan (engine/ranks/choose_mesh.h).
+  // "auto": the axes that are not given are chosen with the step's first plan (engine/ranks/choose_mesh.h), and how
+  // many micro-batches where there is one.
   bool is_searched = false;
   int zero = 3;  // 0, of what is searched: chosen too
   bool sequence_parallel = true;
@@ -48,6 +50,14 @@ struct Parallel {
   // Which dimension of a tensor of the batch is its rows, by name, or by place where it has none; nothing: it has no
   // rows, each rank has the same. Of others it is the first, where that is as long as the first tensor's rows.
   std::map<std::string, std::optional<int64_t>> batch_dims = {};
+  struct Elastic {
+    // That ranks wait for one that does not answer; nothing: as the process's other steps have it, else
+    // kStallSecondsOfPrograms.
+    std::optional<double> stall_seconds = {};
+    int64_t check_every = 0;  // training calls between comparisons of what ranks hold alike, and before saves; 0: none
+    // Where a rank leaves what it did last when the run fails, for `stepc blame`; empty: where the program saves first.
+    std::filesystem::path output_dir = {};
+  } elastic = {};
   Launch launch = {};                 // who this process is; `launch_of(std::getenv)` asks whoever started it
   std::shared_ptr<Ranks> ranks = {};  // met already; none: those of `launch`, met once a process
 };
@@ -64,8 +74,10 @@ Pipeline pipeline_of(const Parallel& parallel, const Strategy& strategy);
 Strategy strategy_of(const Parallel& parallel, int64_t ranks);
 
 // The ranks of this process's run, met once and for all: where the launch says, or in a store that the program shares
-// with the others already. UserError as Ranks::join.
-std::shared_ptr<Ranks> ranks_of_process(const Launch& launch);
-std::shared_ptr<Ranks> ranks_of_process(const Launch& launch, const c10::intrusive_ptr<c10d::Store>& store);
+// with the others already. They are looked after, and end with their agent, as those of `stepc train` do. UserError as
+// Ranks::join, and where they have met with another stall time.
+std::shared_ptr<Ranks> ranks_of_process(const Launch& launch, const Parallel::Elastic& elastic);
+std::shared_ptr<Ranks> ranks_of_process(const Launch& launch, const c10::intrusive_ptr<c10d::Store>& store,
+                                        const Parallel::Elastic& elastic);
 
 }  // namespace stepc

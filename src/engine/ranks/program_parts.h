@@ -30,10 +30,10 @@ class ProgramParts {
   using Key = std::pair<Owner, std::string>;
   using Tensors = std::vector<std::pair<Key, at::Tensor>>;
 
-  // Before a plan has anything of the program: from now on the ranks are the mesh's.
-  void spread_over(const Mesh& mesh) {
+  // Before a plan has anything of the program: from now on the ranks are these.
+  void spread_over(const StageRanks& stages) {
     INTERNAL_CHECK(parts_.empty() && held_.empty(), "the program's tensors lie in parts already");
-    stages_ = stage_ranks(mesh, ranks_);
+    stages_ = stages;
     state_ = ShardedState(stages_.stage_mesh, stages_.stage);
   }
 
@@ -61,14 +61,17 @@ class ProgramParts {
   using AcceptFn = std::function<void(const std::filesystem::path& checkpoint)>;
   Checkpoint load(const std::filesystem::path& from, const AcceptFn& accept);
 
-  // What the program saves, as others know parts: `whole` has the values where the rank holds no part of it.
+  // What the program saves, as others know parts: `whole` has the values where the rank holds no part of it, and where
+  // no dimensions say the part, once it is gathered.
   struct HeldTensor {
     std::string name;
     bool is_of_model = false;
     at::Tensor whole;                                // the program's
-    std::optional<std::vector<int64_t>> split = {};  // by axis of the mesh, as ShardedState::split_dims()
+    std::optional<std::vector<int64_t>> split = {};  // by axis of a stage's mesh, as ShardedState::split_dims()
     at::Tensor stretch = {};                         // then the rank's part
+    bool is_own = true;                              // false: another stage of the pipeline has it
   };
+  // Of a pipeline those of this rank's stage, and of others' those that take all ranks to be whole.
   std::vector<HeldTensor> held_tensors();
 
  private:

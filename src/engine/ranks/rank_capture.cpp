@@ -123,13 +123,13 @@ void RankStep::add_plan(VirtualPlan captured, const StepInput& input) {
   CompileOptions options;
   options.target = target().target;
   options.target.rates = parse_target(ranks_->exchange(to_text(options.target))[0]).rates;  // one price for all
-  options.budget = config_.memory_budget;
   if (is_open_) choose(captured.trace, input, options.target);
+  options.budget = budget_;
   options.strategy = strategy_;
   RankPlan plan;
   plan.is_path = captured.is_path;
   ProgramParts::Inputs taken;
-  if (pipeline_of(*config_.parallel, strategy_) != Pipeline()) {
+  if (pipeline_ != Pipeline()) {
     plan_staged(plan, std::move(captured), options);
     taken = plan.staged->program_inputs();
   } else {
@@ -160,17 +160,10 @@ void RankStep::add_plan(VirtualPlan captured, const StepInput& input) {
 
 // Cut in time, and into stages.
 void RankStep::plan_staged(RankPlan& plan, VirtualPlan captured, CompileOptions& options) {
-  const Pipeline pipeline = pipeline_of(*config_.parallel, strategy_);
-  together(*ranks_, [&] {
-    USER_CHECK(
-        !captured.is_path,
-        "this step cannot be cut into micro-batches: its own code decides by numbers that it reads (as GradScaler "
-        "does)");
-  });
   options.strategy.mesh = stage_ranks_.stage_mesh;
   if (stages_ == nullptr)
-    stages_ = std::make_unique<StageSteps>(pipeline, config_.verify, stage_ranks_, *kernels_, parts_.state());
-  plan.staged = std::make_unique<StagedStep>(std::move(captured), *stages_, pipeline.micro_batches, *kernels_, options,
+    stages_ = std::make_unique<StageSteps>(pipeline_, config_.verify, stage_ranks_, *kernels_, parts_.state());
+  plan.staged = std::make_unique<StagedStep>(std::move(captured), *stages_, pipeline_.micro_batches, *kernels_, options,
                                              config_.verify, parts_.state());
   strategy_.known = options.strategy.known;
   if (strategy_.context == Context::kByPrice) strategy_.context = options.strategy.context;
@@ -183,15 +176,21 @@ void RankStep::choose(const Trace& captured, const StepInput& input, const Targe
   for (const at::Tensor& one : input.tensors)
     if (rows == 1 && one.defined() && one.dim() > 0) rows = one.size(0);
   if (has_rows_of_own) rows *= ranks_->ranks();
-  ChosenMesh chosen = choose_mesh(captured, *config_.parallel, strategy_, rows, target, config_.memory_budget, *ranks_);
+  ChosenMesh chosen = choose_mesh(captured, *config_.parallel, strategy_, rows, target, budget_, *ranks_);
   strategy_.mesh = std::move(chosen.mesh);
   strategy_.zero = chosen.zero;
   check(strategy_);
-  rows_.spread_over(strategy_.mesh);
-  parts_.spread_over(strategy_.mesh);
+  pipeline_ = pipeline_of(*config_.parallel, strategy_);
+  pipeline_.micro_batches = chosen.micro_batches;
+  budget_ = chosen.budget;
+  stage_ranks_ = stage_ranks(strategy_.mesh, ranks_);
+  rows_.spread_over(stage_ranks_.stage_mesh, stage_ranks_.stage);
+  parts_.spread_over(stage_ranks_);
   choice_ = std::move(chosen.told);
   is_open_ = false;
-  if (ranks_->rank() == 0) log().info("parallel is \"auto\": over {}", to_text(strategy_.mesh));
+  if (ranks_->rank() == 0)
+    log().info("parallel is \"auto\": over {}{}", to_text(strategy_.mesh),
+               chosen.micro_batches > 1 ? str(", {} micro-batches", chosen.micro_batches) : std::string());
 }
 
 // Of a step that its own rows fit and the whole batch does not: the rows are not what was taken for them.

@@ -87,22 +87,27 @@ void ProgramParts::write_own_slices(const std::filesystem::path& directory, File
 }
 
 std::vector<ProgramParts::HeldTensor> ProgramParts::held_tensors() {
-  USER_CHECK(stages_.count == 1,
-             "distributed_state() has the tensors of one stage, and this step is a pipeline of {}: use step.save() and "
-             "step.load()",
-             stages_.count);
   std::vector<HeldTensor> held;
+  std::string in_no_words;  // by tensor, whether this rank's part is of no dimensions
   program_.refresh();
   for (const SavedTensor& one : saved_tensors(program_)) {
     HeldTensor& tensor = held.emplace_back(HeldTensor{one.key.key, one.is_of_model, one.tensor.detach()});
-    if (is_held({one.key.owner, one.key.key}, one.tensor)) {
+    const bool is_kept_here = is_held({one.key.owner, one.key.key}, one.tensor);
+    tensor.is_own = !is_kept_here || state_.has(one.key.owner, one.key.key);
+    if (is_kept_here && tensor.is_own) {
       tensor.split = state_.split_dims(one.key.owner, one.key.key);
       if (tensor.split) tensor.stretch = state_.stretch(one.key.owner, one.key.key);
-    } else {
+    } else if (!is_kept_here) {
       USER_CHECK(!is_virtual(one.tensor), "{} '{}' has no values yet: call the step before", name_of(one.key.owner),
                  one.key.key);
     }
+    in_no_words += tensor.is_own && is_kept_here && !tensor.split ? '1' : '0';
   }
+  if (stages_.count == 1) return held;
+  const std::vector<std::string> all = ranks_->exchange(in_no_words);
+  for (size_t t = held.size(); t-- > 0;)
+    if (!held[t].is_own && std::ranges::none_of(all, [&](const std::string& one) { return one[t] == '1'; }))
+      held.erase(held.begin() + static_cast<ptrdiff_t>(t));
   return held;
 }
 

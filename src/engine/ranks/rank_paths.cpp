@@ -50,7 +50,7 @@ class LightLook {
 
 std::optional<StepOutput> RankStep::follow(Call& call, const StepInput& input, const StepOnFn& step) {
   RankPlan& plan = *call.plan;
-  const Trace& trace = plan.program->trace();
+  const Trace& trace = plan.trace();
   if (plan.draws) share_draws();
   const bool makes_numbers = std::ranges::any_of(trace.events, is_made_by_code);
   std::vector<Arg> numbers(plan.reads.empty() ? 0 : std::prev(plan.reads.end())->second + 1);
@@ -64,15 +64,15 @@ std::optional<StepOutput> RankStep::follow(Call& call, const StepInput& input, c
   };
   const auto has_left = [&] { return seen && (seen->leaves_at || seen->wider); };
   try {
-    const std::vector<at::Tensor> batch = rows_.for_plan(plan.program->schedule(), input);
+    const std::vector<at::Tensor> batch = batch_for(plan, input);
     if (plan.reads.empty() || (is_traced_ && makes_numbers)) {  // numbers that the code makes before it reads any
       const size_t end = plan.reads.empty() ? trace.calls.size() : place_of(plan, plan.reads.begin()->first);
       seen = look(plan, {}, end, input, step);
       returned = seen->recording.output.numbers;
       if (!has_left() && makes_numbers) supply_made(plan, seen->recording.trace, end);
-      if (!has_left() && plan.reads.empty() && plan.program->must_verify()) plan.program->verify(batch);
+      if (!has_left() && plan.reads.empty() && plan.must_verify()) plan.program->verify(batch);
     }
-    if (!has_left()) run_on([&] { return plan.program->begin(batch, times_ ? &*times_ : nullptr); });
+    if (!has_left()) run_on([&] { return begin_plan(plan, batch); });
     for (auto read = plan.reads.begin(); read != plan.reads.end() && !has_left(); ++read) {
       INTERNAL_CHECK(result.paused && result.event == read->first, "a rank's plan comes to another read");
       numbers[read->second] = number_at(result);
@@ -94,16 +94,16 @@ std::optional<StepOutput> RankStep::follow(Call& call, const StepInput& input, c
           if (makes_numbers) supply_made(plan, seen->recording.trace, end);
         }
       }
-      if (is_last && plan.program->must_verify()) {  // all its numbers are there, and nothing is changed yet
+      if (is_last && plan.must_verify()) {  // all its numbers are there, and nothing is changed yet
         plan.program->abandon();
         plan.program->verify(batch);
-        run_on([&] { return plan.program->begin(batch, times_ ? &*times_ : nullptr); });
-        for (auto again = plan.reads.begin(); again != read; ++again) run_on([&] { return plan.program->go_on(); });
+        run_on([&] { return begin_plan(plan, batch); });
+        for (auto again = plan.reads.begin(); again != read; ++again) run_on([&] { return plan.go_on(); });
       }
-      run_on([&] { return plan.program->go_on(); });
+      run_on([&] { return plan.go_on(); });
     }
   } catch (...) {
-    plan.program->abandon();
+    plan.abandon();
     throw;
   }
   if (!has_left()) {
@@ -117,17 +117,17 @@ std::optional<StepOutput> RankStep::follow(Call& call, const StepInput& input, c
 
 // What the code makes of the numbers that it has read, for calls up to `end`.
 void RankStep::supply_made(const RankPlan& plan, const Trace& taken, size_t end) {
-  for (const HostSupply& one : numbers_supplied(plan.program->trace(), taken, end))
-    if (std::ranges::any_of(plan.program->trace().events,
+  for (const HostSupply& one : numbers_supplied(plan.trace(), taken, end))
+    if (std::ranges::any_of(plan.trace().events,
                             [&](const HostEvent& event) { return is_made_by_code(event) && event.begin == one.call; }))
-      plan.program->supply(one.call, one.arg, one.number);
+      plan.supply(one);
 }
 
 // With nothing changed; the plan of the path that the step takes is there afterwards.
 void RankStep::leave(Call& call, Look seen, const std::vector<Arg>& numbers, const StepInput& input,
                      const StepOnFn& step) {
   const RankPlan& plan = *call.plan;
-  plan.program->abandon();
+  plan.abandon();
   call.undo->restore();
   ++stats_.departures;
   if (seen.wider) {
@@ -147,9 +147,7 @@ void RankStep::leave(Call& call, Look seen, const std::vector<Arg>& numbers, con
 }
 
 // The call that reads the event's number.
-size_t RankStep::place_of(const RankPlan& plan, size_t event) {
-  return plan.program->trace().events[event].begin.index() - 1;
-}
+size_t RankStep::place_of(const RankPlan& plan, size_t event) { return plan.trace().events[event].begin.index() - 1; }
 
 // They are sums over all ranks, in one order: the same bits everywhere.
 void RankStep::agree_on_numbers(const std::vector<Arg>& numbers) {
@@ -178,7 +176,7 @@ void RankStep::compare_calls(const Trace& trace, const VirtualRun& run, size_t e
 RankStep::Look RankStep::look(const RankPlan& plan, const std::vector<Arg>& numbers, size_t end, const StepInput& input,
                               const StepOnFn& step) {
   Look seen;
-  const Trace& trace = plan.program->trace();
+  const Trace& trace = plan.trace();
   together(*ranks_, [&] {
     const auto begin = Clock::now();
     const std::vector<at::Tensor> batch = rows_.whole(input);
@@ -221,8 +219,8 @@ bool RankStep::find_other(const RankPlan& plan, const Trace& taken, size_t leave
   size_t most = 0;
   for (const RankPlan& other : plans_) {
     if (&other == &plan || !other.is_path || other.signature != plan.signature) continue;
-    const size_t alike = calls_alike(other.program->trace(), taken);
-    const bool ends_there = alike == taken.calls.size() && alike == other.program->trace().calls.size();
+    const size_t alike = calls_alike(other.trace(), taken);
+    const bool ends_there = alike == taken.calls.size() && alike == other.trace().calls.size();
     if ((alike <= leaves_at && !ends_there) || alike <= most) continue;
     most = alike;
     next_ = &other;

@@ -21,6 +21,8 @@
 #include "engine/plan/plan_profile.h"
 #include "engine/ranks/common_machine.h"
 #include "engine/ranks/consensus.h"
+#include "engine/ranks/noted.h"
+#include "engine/ranks/replicas.h"
 #include "runtime/kernel_sources.h"
 #include "runtime/micro_kernels.h"
 
@@ -60,8 +62,11 @@ RankStep::RankStep(Program& program, const Config& config, Stats& stats)
     : program_(program),
       config_(config),
       stats_(stats),
-      ranks_(config.parallel->ranks ? config.parallel->ranks : ranks_of_process(config.parallel->launch)),
+      ranks_(config.parallel->ranks ? config.parallel->ranks
+                                    : ranks_of_process(config.parallel->launch, config.parallel->elastic)),
       strategy_(strategy_of(*config.parallel, ranks_->ranks())),
+      pipeline_(pipeline_of(*config.parallel, strategy_)),
+      budget_(config.memory_budget),
       stage_ranks_(stage_ranks(strategy_.mesh, ranks_)),
       is_open_(config.parallel->is_searched && ranks_->ranks() > 1),
       rows_(*config.parallel, of_a_stage(strategy_), stage_ranks_.stage, ranks_),
@@ -85,6 +90,27 @@ StepInput RankStep::contiguous(const StepInput& given) {
 }
 
 StepOutput RankStep::run(const StepInput& given, const StepOnFn& step) {
+  const bool trains = at::GradMode::is_enabled();
+  if (trains) ranks_->flight().note_step(trained_ + 1);
+  return noted(*ranks_, trains ? "a call of the step" : "a call without gradients", [&] {
+    StepOutput output = take(given, step);
+    if (trains) ++trained_;
+    const int64_t every = config_.parallel->elastic.check_every;
+    if (trains && every > 0 && trained_ % every == 0) check_replicas();
+    return output;
+  });
+}
+
+void RankStep::check_replicas() {
+  ranks_->flight().enter("comparing replicas", /*is_brief=*/true);
+  const std::string mine = find_unlike_replica(parts_.state()).value_or("");
+  for (const std::string& unlike : ranks_->exchange(mine))  // of a pipeline each stage compares its own
+    USER_CHECK(unlike.empty(),
+               "step {}: {}: a machine has computed or kept something wrong; what was saved before is good", trained_,
+               unlike);
+}
+
+StepOutput RankStep::take(const StepInput& given, const StepOnFn& step) {
   if (!std::exchange(is_begun_, true)) {
     const std::string why = config_.python == PythonMode::kAuto ? program_.why_unwatched() : std::string();
     if (!why.empty()) program_.trace(why);
@@ -123,6 +149,7 @@ StepOutput RankStep::run(const StepInput& given, const StepOnFn& step) {
       if (call.plan != nullptr) call.undo->restore();
       throw;
     }
+    ranks_->flight().enter("capturing the step", /*is_brief=*/false);
     capture(input, step);
   }
   user_error("this step finds another structure of modules or optimizers at every call, and cannot run {}", where());
@@ -165,17 +192,59 @@ RankStep::Call RankStep::begin(const StepInput& input) {
   return call;
 }
 
+std::vector<at::Tensor> RankStep::batch_for(const RankPlan& plan, const StepInput& input) const {
+  return plan.staged ? rows_.for_parts(plan.staged->batch_parts(), input)
+                     : rows_.for_plan(plan.program->schedule(), input);
+}
+
+StepResult RankStep::begin_plan(const RankPlan& plan, const std::vector<at::Tensor>& batch) {
+  constexpr uint64_t kSettled = 3;  // the first replays are compared, and bring memory and caches up
+  ranks_->flight().enter(kInStep, /*is_brief=*/plan.replays >= kSettled);
+  if (plan.staged) return plan.staged->begin(batch, times_ ? &staged_times_ : nullptr);
+  return plan.program->begin(batch, times_ ? &*times_ : nullptr);
+}
+
 StepOutput RankStep::replay(RankPlan& plan, const StepInput& input) {
   if (plan.draws) share_draws();
   const auto begin = Clock::now();
   const double verified = plan.verified().seconds;
-  StepResult result =
-      plan.staged != nullptr
-          ? plan.staged->step(rows_.for_parts(plan.staged->batch_parts(), input), times_ ? &staged_times_ : nullptr)
-          : plan.program->step(rows_.for_plan(plan.program->schedule(), input), times_ ? &*times_ : nullptr);
+  const std::vector<at::Tensor> batch = batch_for(plan, input);
+  if (plan.must_verify()) plan.program->verify(batch);
+  StepResult result = begin_plan(plan, batch);
+  INTERNAL_CHECK(result.is_whole(), "a rank's step pauses, and nobody asked it to");
   stats_.execute_seconds += seconds_since(begin) - (plan.verified().seconds - verified);
   count_replay(plan, result);
   return {std::move(result.outputs), std::move(result.numbers)};
+}
+
+void RankStep::gather(const std::vector<at::Tensor>& tensors, bool keeps) {
+  noted(*ranks_, "gathering whole tensors", [&] { parts_.gather(tensors, keeps); });
+}
+
+void RankStep::scatter(const std::vector<at::Tensor>& tensors, bool takes) {
+  noted(*ranks_, "taking whole tensors back", [&] { parts_.scatter(tensors, takes); });
+}
+
+std::filesystem::path RankStep::save(const std::filesystem::path& output, int64_t number,
+                                     const Companions& companions) {
+  return noted(*ranks_, "saving", [&] {
+    if (config_.parallel->elastic.check_every > 0) check_replicas();
+    const std::filesystem::path saved = parts_.save(output, number, companions);
+    if (Watchdog* const watchdog = ranks_->watchdog()) watchdog->leave_in(output);
+    return saved;
+  });
+}
+
+Checkpoint RankStep::load(const std::filesystem::path& from, const ProgramParts::AcceptFn& accept) {
+  return noted(*ranks_, "loading", [&] {
+    Checkpoint loaded = parts_.load(from, accept);
+    trained_ = loaded.state.step;
+    return loaded;
+  });
+}
+
+std::vector<ProgramParts::HeldTensor> RankStep::held_tensors() {
+  return noted(*ranks_, "naming what it holds", [&] { return parts_.held_tensors(); });
 }
 
 void RankStep::count_replay(RankPlan& plan, const StepResult& result) {

@@ -54,8 +54,12 @@ class RankStep {
   // One training step. What it returns is what one rank would return of the whole batch, on every rank.
   StepOutput run(const StepInput& input, const StepOnFn& step);
 
-  // The program's tensors, in parts: to be gathered, saved and loaded.
-  [[nodiscard]] ProgramParts& parts() { return parts_; }
+  // The program's tensors, in parts, as ProgramParts has these calls.
+  void gather(const std::vector<at::Tensor>& tensors, bool keeps);
+  void scatter(const std::vector<at::Tensor>& tensors, bool takes);
+  std::filesystem::path save(const std::filesystem::path& output, int64_t number, const Companions& companions);
+  Checkpoint load(const std::filesystem::path& from, const ProgramParts::AcceptFn& accept);
+  std::vector<ProgramParts::HeldTensor> held_tensors();
   [[nodiscard]] const Mesh& mesh() const { return strategy_.mesh; }
 
   // From now on replays are timed; then what the last of them took on this rank.
@@ -82,6 +86,13 @@ class RankStep {
       if (staged) return staged->supply(one.call, one.arg, one.number);
       program->supply(one.call, one.arg, one.number);
     }
+    // Only a plan in one piece is verified by who runs it: functions are by their own runs.
+    [[nodiscard]] bool must_verify() const { return program && program->must_verify(); }
+    [[nodiscard]] StepResult go_on() const { return staged ? staged->go_on() : program->go_on(); }
+    void abandon() const {
+      if (staged) return staged->abandon();
+      program->abandon();
+    }
     RankProgram::Verified counted = {};  // that stats have
     std::vector<std::unique_ptr<EventUpdate>> updates;
     bool draws = false;  // random numbers
@@ -101,6 +112,8 @@ class RankStep {
     std::optional<Undo> undo;  // of what the optimizers' host code has done for it
   };
 
+  StepOutput take(const StepInput& given, const StepOnFn& step);
+  void check_replicas();
   StepInput contiguous(const StepInput& given);
   Call begin(const StepInput& input);
   std::string signature(const std::vector<at::Tensor>& tensors, const StepInput& input);
@@ -145,6 +158,8 @@ class RankStep {
   bool check_alike(const Call& call, const StepInput& input);
   void warn_once(const std::string& warning);
   void warn_that_parameters_differ();
+  [[nodiscard]] std::vector<at::Tensor> batch_for(const RankPlan& plan, const StepInput& input) const;
+  StepResult begin_plan(const RankPlan& plan, const std::vector<at::Tensor>& batch);
   StepOutput replay(RankPlan& plan, const StepInput& input);
   void count_replay(RankPlan& plan, const StepResult& result);
   void share_draws();
@@ -160,6 +175,8 @@ class RankStep {
   Stats& stats_;
   std::shared_ptr<Ranks> ranks_;
   Strategy strategy_;  // of the mesh with stages
+  Pipeline pipeline_;
+  MemoryBudget budget_;
   StageRanks stage_ranks_;
   bool is_open_;        // whether the mesh is still to be chosen
   std::string choice_;  // then: the ways that there were
@@ -171,6 +188,7 @@ class RankStep {
   SharedMemory shared_;
   std::list<RankPlan> plans_;       // most recently used first
   bool is_begun_ = false;           // by its first call
+  int64_t trained_ = 0;             // calls with gradients, those of the checkpoint among them that was loaded
   bool is_traced_ = false;          // the step's own code runs beside every replay: nobody sees what it reads
   const RankPlan* next_ = nullptr;  // that find() is to find
   bool compared_draws_ = false;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "base/check.h"
 #include "base/hash.h"
@@ -39,6 +40,13 @@ std::string difference(const std::vector<int64_t>& holders, const std::vector<st
              ranks_text(others));
 }
 
+// What a step leaves: of the gradients it begins with none.
+std::vector<std::pair<Owner, std::string>> lasting_names(const ShardedState& state) {
+  std::vector<std::pair<Owner, std::string>> names = state.names();
+  std::erase_if(names, [](const auto& name) { return name.first == Owner::kGradient; });
+  return names;
+}
+
 }  // namespace
 
 std::vector<size_t> odd_ones(std::span<const std::string> hashes) {
@@ -49,10 +57,8 @@ std::vector<size_t> odd_ones(std::span<const std::string> hashes) {
 }
 
 std::optional<std::string> find_unlike_replica(const ShardedState& state) {
-  std::vector<std::pair<Owner, std::string>> names = state.names();
-  std::erase_if(names, [&](const auto& name) {
-    return name.first == Owner::kGradient || !state.part(name.first, name.second).defined();
-  });
+  std::vector<std::pair<Owner, std::string>> names = lasting_names(state);
+  std::erase_if(names, [&](const auto& name) { return !state.part(name.first, name.second).defined(); });
   std::string mine;
   for (const auto& [owner, key] : names) mine += hash_text(hash_of_part(state, owner, key));
   const std::vector<std::string> all = state.ranks().exchange(mine);
@@ -76,6 +82,39 @@ std::optional<std::string> find_unlike_replica(const ShardedState& state) {
   }
   if (count == 0) return std::nullopt;
   return count == 1 ? first : str("{} ({} tensors in all differ)", first, count);
+}
+
+bool complete_from_replicas(ShardedState& state, Ranks& ranks, const KeptParts* kept) {
+  Ranks& own = state.ranks();
+  const std::vector<int64_t> have = own.each(kept != nullptr ? 1 : 0);
+  const auto has = [&](int64_t rank) { return have[static_cast<size_t>(rank)] != 0; };
+  const auto names = lasting_names(state);
+  const bool is_whole = std::ranges::all_of(names, [&](const auto& name) {
+    for (int64_t rank = 0; rank < own.ranks(); ++rank)
+      if (std::ranges::none_of(state.holders(name.first, name.second, rank), has)) return false;
+    return true;
+  });
+  if (ranks.largest(is_whole ? 0 : 1) != 0) return false;
+  if (kept != nullptr)
+    for (const auto& [name, part] : *kept) state.replace(name.first, name.second, part);
+  state.load();
+  // By who sends, then those that receive: all ranks come to them in one order.
+  std::map<std::vector<int64_t>, std::vector<at::Tensor>> moves;
+  for (const auto& [owner, key] : names) {
+    const std::vector<int64_t> holders = state.holders(owner, key, own.rank());
+    std::vector<int64_t> members = {*std::ranges::find_if(holders, has)};
+    std::ranges::copy_if(holders, std::back_inserter(members), [&](int64_t rank) { return !has(rank); });
+    if (members.size() > 1 && std::ranges::count(members, own.rank()) > 0)
+      moves[members].push_back(state.part(owner, key));
+  }
+  for (const auto& [members, parts] : moves) {
+    std::vector<at::Tensor> dense;
+    for (const at::Tensor& part : parts) dense.push_back(part.contiguous());
+    own.among(members).broadcast(dense);
+    for (size_t i = 0; i < parts.size(); ++i)
+      if (!dense[i].is_same(parts[i]) && !has(own.rank())) parts[i].copy_(dense[i]);
+  }
+  return true;
 }
 
 }  // namespace stepc

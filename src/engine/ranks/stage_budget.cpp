@@ -16,6 +16,25 @@ namespace {
 // Of the micro-batch's peak without a budget, in which steps it is asked for less.
 constexpr uint64_t kParts = 8;
 constexpr uint64_t kKiB = 1024;
+// Parts of the time that a budget "auto" may cost, the first that does counts: recomputation in one stage alone costs
+// the pipeline more than its share of all stages' time.
+constexpr double kShares[] = {1, 0.5, 0.25, 0};
+
+using PlanFn = std::function<StageCost(StageParts parts, const MemoryBudget& budget)>;
+
+void plan_by_time(const Graph& micro_batch, StageCuts& cuts, RecomputeOptions recompute, const MemoryBudget& budget,
+                  const PlanFn& plan) {
+  const double most_extra = recompute.most_extra;
+  const StageCost without = plan(cuts.micro_batch(micro_batch), {});
+  for (const double share : kShares) {
+    if (share > 0 && cuts.order().stages == 1) continue;
+    recompute.most_extra = share * most_extra;
+    const StageCost cost =
+        plan(cuts.micro_batch(share > 0 ? cuts.recomputed(micro_batch, recompute).graph : micro_batch), budget);
+    if (cost.bytes < without.bytes && cost.seconds <= (1 + most_extra) * without.seconds) return;
+  }
+  plan(cuts.micro_batch(micro_batch), {});
+}
 }  // namespace
 
 uint64_t held_bytes(const std::vector<const StageParts*>& parts, int64_t rank) {
@@ -42,20 +61,17 @@ MemoryBudget budget_of_function(const MemoryBudget& budget, const Graph& functio
   return beside(budget, others - std::min(others, bytes_of_inputs(function)));  // a plan counts its inputs
 }
 
-void plan_within(const Graph& micro_batch, StageCuts& cuts, const CompileOptions& options,
-                 const std::function<uint64_t(StageParts parts)>& plan) {
+void plan_within(const Graph& micro_batch, StageCuts& cuts, const CompileOptions& options, const PlanFn& plan) {
   const MemoryBudget& budget = options.budget;
-  USER_CHECK(budget.kind != MemoryBudget::Kind::kAuto,
-             "the memory budget is \"auto\", which weighs a step in one piece: give a pipeline's ranks a size, such as "
-             "\"12GiB\"");
-  uint64_t least = plan(cuts.micro_batch(micro_batch));
+  RecomputeOptions recompute;
+  recompute.target = options.target;
+  recompute.matmuls = matmul_rule(options.target.features);
+  recompute.looks = std::make_shared<RecomputeLooks>();
+  if (budget.kind == MemoryBudget::Kind::kAuto) return plan_by_time(micro_batch, cuts, recompute, budget, plan);
+  uint64_t least = plan(cuts.micro_batch(micro_batch), budget).bytes;
   if (budget.kind == MemoryBudget::Kind::kNone || least <= budget.bytes) return;
   // Of one stage a single function has both passes, and its plan recomputes what there is.
   if (cuts.order().stages > 1) {
-    RecomputeOptions recompute;
-    recompute.target = options.target;
-    recompute.matmuls = matmul_rule(options.target.features);
-    recompute.looks = std::make_shared<RecomputeLooks>();
     recompute.budget_bytes = UINT64_MAX;
     const uint64_t peak = cuts.recomputed(micro_batch, recompute).peak_before;
     Graph before = micro_batch;
@@ -64,7 +80,7 @@ void plan_within(const Graph& micro_batch, StageCuts& cuts, const CompileOptions
       Graph now = cuts.recomputed(micro_batch, recompute).graph;
       if (now == before) continue;
       before = std::move(now);
-      const uint64_t needed = plan(cuts.micro_batch(before));
+      const uint64_t needed = plan(cuts.micro_batch(before), budget).bytes;
       if (needed <= budget.bytes) return;
       least = std::min(least, needed);
     }

@@ -22,10 +22,17 @@ uint64_t sent_bytes(const StageParts& parts, const StageCall& send);
 // For a rank's function, while `others` of its bytes, those above, are there.
 MemoryBudget budget_of_function(const MemoryBudget& budget, const Graph& function, uint64_t others);
 
-// Plans a micro-batch by `plan`, which is given its parts and tells what the rank takes that takes most, the same on
-// all ranks: as it is, then with more and more recomputed until that is within options.budget. UserError where it is
-// never, with the least that does, and for a budget that weighs time ("auto").
+// What a step of a pipeline takes: bytes of the rank that takes most, and time, where a budget weighs that. The same on
+// all ranks.
+struct StageCost {
+  uint64_t bytes = 0;
+  double seconds = 0;
+};
+// Plans a micro-batch by `plan`, which is given its parts and the budget that its functions are planned with, and whose
+// last call is the one that counts: as it is, then with more and more recomputed until that is within options.budget.
+// UserError where it is never, with the least that does. A budget "auto" takes the most that is recomputed for no more
+// of the step's time than of a step in one piece, if that takes less memory.
 void plan_within(const Graph& micro_batch, StageCuts& cuts, const CompileOptions& options,
-                 const std::function<uint64_t(StageParts parts)>& plan);
+                 const std::function<StageCost(StageParts parts, const MemoryBudget& budget)>& plan);
 
 }  // namespace stepc

@@ -95,6 +95,10 @@ std::map<std::string, std::vector<int64_t>> holders_of_sums(
   return out;
 }
 
+bool is_training(const Graph& micro_batch) {
+  return std::ranges::any_of(micro_batch.nodes, [](const Node& node) { return node.source.phase == Phase::kBackward; });
+}
+
 Graph rank_graph_of(const VirtualPlan& captured, KernelSources& kernels, CompileOptions& options) {
   Strategy& strategy = options.strategy;
   if (strategy.context == Context::kByPrice) {  // a way of attention for all stages: that of the step in one piece
@@ -142,10 +146,11 @@ StageParts StageCuts::forward(const Graph& graph, int64_t micro_batches) {
   return parts;
 }
 
-StageParts StageCuts::update(const Graph& graph, const std::map<std::string, std::vector<int64_t>>& sums) const {
+StageParts StageCuts::update(const Graph& graph, const std::map<std::string, std::vector<int64_t>>& sums,
+                             const std::vector<StageRead>& reads) const {
   std::map<std::string, std::vector<int64_t>> on = holders();  // what belongs to no parameter is updated once on each
   on.insert(sums.begin(), sums.end());
-  StageParts parts{cut_update(graph, ranks(), on), {}};
+  StageParts parts{cut_update(graph, ranks(), on, reads), {}};
   parts.program = make_program(parts.cut, ranks());
   return parts;
 }

@@ -38,6 +38,9 @@ struct StageParts {
 std::map<std::string, std::vector<int64_t>> holders_of_sums(const StageParts& parts, const Graph& update,
                                                             const std::map<std::string, std::vector<int64_t>>& holders);
 
+// Whether there is a backward pass.
+bool is_training(const Graph& micro_batch);
+
 // A part of a step that was captured without obstacles, as one rank of the mesh without stages runs it. `options`: of
 // that mesh; its strategy learns how parameters lie, and which way attention goes.
 Graph rank_graph_of(const VirtualPlan& captured, KernelSources& kernels, CompileOptions& options);
@@ -55,8 +58,8 @@ class StageCuts {
   // Without a backward pass.
   StageParts forward(const Graph& graph, int64_t micro_batches);
   // `sums`: of held gradients that are no parameter's.
-  [[nodiscard]] StageParts update(const Graph& graph,
-                                  const std::map<std::string, std::vector<int64_t>>& sums = {}) const;
+  [[nodiscard]] StageParts update(const Graph& graph, const std::map<std::string, std::vector<int64_t>>& sums = {},
+                                  const std::vector<StageRead>& reads = {}) const;
 
   [[nodiscard]] int64_t ranks() const { return order_.ranks(); }  // along pp
   [[nodiscard]] const StageOrder& order() const { return order_; }

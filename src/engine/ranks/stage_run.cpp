@@ -39,6 +39,10 @@ std::vector<GeneratorSnapshot> states_of_draws(int64_t micro_batches) {
 }  // namespace
 
 struct StageRun::Step {
+  MicroBatchFn micro_batch;
+  Watch watch;
+  size_t next = 0;     // call
+  uint32_t reads = 0;  // that have been made
   std::vector<at::Tensor> slots;
   struct Receive {
     std::vector<at::Tensor> tensors;
@@ -53,7 +57,7 @@ struct StageRun::Step {
   std::vector<GeneratorSnapshot> draws;
   std::map<std::pair<uint32_t, int64_t>, at::Tensor> results;  // by returned tensor and micro-batch
   uint64_t bytes = 0, most_bytes = 0;
-  double waited_seconds = 0;
+  double run_seconds = 0, waited_seconds = 0;
 
   void wait_for(InFlight& on_the_way) {
     const auto begin = Clock::now();
@@ -86,7 +90,8 @@ StageRun::StageRun(StageParts parts, const StageRanks& ranks, KernelSources& ker
 
 StageRun::~StageRun() = default;
 
-void StageRun::begin_receive(Step& step, size_t call) {
+void StageRun::begin_receive(size_t call) {
+  Step& step = *step_;
   if (step.receives.contains(call)) return;
   const StageCall& receive = calls()[call];
   std::vector<at::Tensor> tensors;
@@ -97,10 +102,12 @@ void StageRun::begin_receive(Step& step, size_t call) {
   step.receives.emplace(call, Step::Receive{std::move(tensors), std::move(on_the_way)});
 }
 
-void StageRun::run_function(Step& step, const StageCall& call, const MicroBatchFn& micro_batch, const Watch& watch) {
+void StageRun::run_function(const StageCall& call) {
+  Step& step = *step_;
+  const Watch& watch = step.watch;
   const StageFunction& function = parts_.cut.functions[call.function];
   RankProgram& program = *programs_[call.function];
-  std::vector<at::Tensor> tensors = micro_batch(call.micro_batch);
+  std::vector<at::Tensor> tensors = step.micro_batch(call.micro_batch);
   tensors.resize(parts_.cut.batch);
   for (const SlotValue& one : call.reads) tensors.push_back(step.slots[one.slot]);
   if (parts_.cut.draws)
@@ -116,66 +123,116 @@ void StageRun::run_function(Step& step, const StageCall& call, const MicroBatchF
 }
 
 std::vector<at::Tensor> StageRun::run(const MicroBatchFn& micro_batch, const Watch& watch) {
+  try {
+    begin(micro_batch, watch);
+    return end();
+  } catch (...) {
+    step_.reset();
+    throw;
+  }
+}
+
+void StageRun::begin(MicroBatchFn micro_batch, const Watch& watch) {
+  step_ = std::make_unique<Step>();
+  step_->micro_batch = std::move(micro_batch);
+  step_->watch = watch;
+  step_->slots.resize(parts_.program.slots[static_cast<size_t>(ranks_.own)]);
+  if (parts_.cut.draws) step_->draws = states_of_draws(draws_ == Draws::kOne ? 1 : parts_.program.micro_batches);
+}
+
+size_t StageRun::end_of_calls(size_t from, uint32_t reads) const {
+  const auto waits = [&](const StageCall& call) { return parts_.cut.functions[call.function].reads > reads; };
+  return static_cast<size_t>(std::find_if(calls().begin() + static_cast<ptrdiff_t>(from), calls().end(), waits) -
+                             calls().begin());
+}
+
+void StageRun::go_on(uint32_t reads) {
   const auto began = Clock::now();
-  Step step;
-  step.slots.resize(parts_.program.slots[static_cast<size_t>(ranks_.own)]);
-  if (parts_.cut.draws) step.draws = states_of_draws(draws_ == Draws::kOne ? 1 : parts_.program.micro_batches);
-  for (size_t c = 0; c < calls().size(); ++c) {
-    const StageCall& call = calls()[c];
-    // What comes next is on its way while this one runs.
-    const auto is_receive = [](const StageCall& one) { return one.kind == StageCall::Kind::kReceive; };
-    const auto next = std::find_if(calls().begin() + static_cast<ptrdiff_t>(c), calls().end(), is_receive);
-    if (next != calls().end()) begin_receive(step, static_cast<size_t>(next - calls().begin()));
-    switch (call.kind) {
-      case StageCall::Kind::kRun:
-        run_function(step, call, micro_batch, watch);
-        break;
-      case StageCall::Kind::kSend: {
-        std::vector<at::Tensor> tensors;
-        for (const SlotValue& one : call.reads) tensors.push_back(step.slots[one.slot]);
-        InFlight on_the_way = messages_across_stages(ranks_).begin_send(
-            str("{} of micro-batch {}", parts_.cut.functions[call.function].name, call.micro_batch), tensors, call.peer,
-            static_cast<int>(call.message));
-        step.sends.emplace(call.message, Step::Send{std::move(tensors), std::move(on_the_way)});
-        break;
-      }
-      case StageCall::Kind::kSent: {
-        const auto send = step.sends.find(call.message);
-        step.wait_for(send->second.on_the_way);
-        step.sends.erase(send);
-        break;
-      }
-      case StageCall::Kind::kReceive: {
-        Step::Receive& receive = step.receives.at(c);
-        step.wait_for(receive.on_the_way);
-        for (size_t i = 0; i < call.writes.size(); ++i) step.slots[call.writes[i].slot] = receive.tensors[i];
-        step.receives.erase(c);
-        break;
-      }
+  step_->reads = reads;
+  for (const size_t end = end_of_calls(step_->next, reads); step_->next < end; ++step_->next)
+    make_call(step_->next, end);
+  step_->run_seconds += seconds_since(began);
+}
+
+void StageRun::make_call(size_t c, size_t end) {
+  Step& step = *step_;
+  const StageCall& call = calls()[c];
+  // What comes next is on its way while this one runs.
+  for (size_t next = c; next < end; ++next)
+    if (calls()[next].kind == StageCall::Kind::kReceive) {
+      begin_receive(next);
+      break;
     }
-    for (const SlotValue& one : call.writes) step.bytes += step.slots[one.slot].nbytes();
-    step.most_bytes = std::max(step.most_bytes, step.bytes);
-    for (const uint32_t slot : call.frees) {
-      step.bytes -= step.slots[slot].nbytes();
-      step.slots[slot].reset();
+  switch (call.kind) {
+    case StageCall::Kind::kRun:
+      run_function(call);
+      break;
+    case StageCall::Kind::kSend: {
+      std::vector<at::Tensor> tensors;
+      for (const SlotValue& one : call.reads) tensors.push_back(step.slots[one.slot]);
+      InFlight on_the_way = messages_across_stages(ranks_).begin_send(
+          str("{} of micro-batch {}", parts_.cut.functions[call.function].name, call.micro_batch), tensors, call.peer,
+          static_cast<int>(call.message));
+      step.sends.emplace(call.message, Step::Send{std::move(tensors), std::move(on_the_way)});
+      break;
+    }
+    case StageCall::Kind::kSent: {
+      const auto send = step.sends.find(call.message);
+      step.wait_for(send->second.on_the_way);
+      step.sends.erase(send);
+      break;
+    }
+    case StageCall::Kind::kReceive: {
+      Step::Receive& receive = step.receives.at(c);
+      step.wait_for(receive.on_the_way);
+      for (size_t i = 0; i < call.writes.size(); ++i) step.slots[call.writes[i].slot] = receive.tensors[i];
+      step.receives.erase(c);
+      break;
     }
   }
-  most_bytes_ = step.most_bytes;
-  waited_seconds_ = step.waited_seconds;
-  run_seconds_ = seconds_since(began);
-  if (parts_.cut.draws) write_generator(draws_of_stages(), step.draws.back());
-  return shared_results(step);
+  for (const SlotValue& one : call.writes) step.bytes += step.slots[one.slot].nbytes();
+  step.most_bytes = std::max(step.most_bytes, step.bytes);
+  for (const uint32_t slot : call.frees) {
+    step.bytes -= step.slots[slot].nbytes();
+    step.slots[slot].reset();
+  }
+}
+
+at::Tensor StageRun::returned(uint32_t result) const { return step_->results.at({result, 0}); }
+
+std::vector<at::Tensor> StageRun::end() {
+  go_on(UINT32_MAX);
+  most_bytes_ = step_->most_bytes;
+  waited_seconds_ = step_->waited_seconds;
+  run_seconds_ = step_->run_seconds;
+  if (parts_.cut.draws) write_generator(draws_of_stages(), step_->draws.back());
+  std::vector<at::Tensor> results = shared_results();
+  step_.reset();
+  return results;
+}
+
+// What the others have sent by now is received all the same: a later message has the same number.
+void StageRun::abandon() {
+  if (step_ == nullptr) return;
+  for (size_t c = step_->next; c < calls().size(); ++c) {
+    const StageCall& call = calls()[c];
+    if (call.kind != StageCall::Kind::kReceive || parts_.cut.functions[call.function].reads > step_->reads) continue;
+    begin_receive(c);
+    step_->wait_for(step_->receives.at(c).on_the_way);
+  }
+  for (auto& [message, send] : step_->sends) step_->wait_for(send.on_the_way);
+  step_.reset();
 }
 
 // What some stages alone return all get from the first of them.
-std::vector<at::Tensor> StageRun::shared_results(Step& step) {
+std::vector<at::Tensor> StageRun::shared_results() {
   std::vector<at::Tensor> results;
   for (uint32_t r = 0; r < parts_.cut.returns.size(); ++r) {
     TensorType type = parts_.cut.returns[r];
     type.shape.insert(type.shape.begin(), parts_.program.micro_batches);
     at::Tensor all = empty_value(type);
     for (int64_t m = 0; m < parts_.program.micro_batches; ++m)
-      if (const auto own = step.results.find({r, m}); own != step.results.end()) all[m].copy_(own->second);
+      if (const auto own = step_->results.find({r, m}); own != step_->results.end()) all[m].copy_(own->second);
     std::set<int64_t> on;  // ranks along pp
     for (const StageProgram::Function& function : parts_.program.functions) {
       const auto f = static_cast<size_t>(&function - parts_.program.functions.data());

@@ -43,6 +43,14 @@ class StageRun {
   // By returned tensor of the step, its values of all micro-batches, (micro-batches, ...), the same on every rank.
   std::vector<at::Tensor> run(const MicroBatchFn& micro_batch, const Watch& watch);
   std::vector<at::Tensor> run(const MicroBatchFn& micro_batch) { return run(micro_batch, Watch()); }
+  // The same of an update whose numbers the step's own code reads (StageRead), in parts: it begins, goes on to where
+  // `reads` of them have been read, and ends; what it returns may be asked for in between, of this rank's functions.
+  // All ranks abandon it at the same read.
+  void begin(MicroBatchFn micro_batch, const Watch& watch);
+  void go_on(uint32_t reads);
+  [[nodiscard]] at::Tensor returned(uint32_t result) const;
+  std::vector<at::Tensor> end();
+  void abandon();
 
   // What a run should take, and how each rank waits. All ranks call it together.
   [[nodiscard]] ProgramTimeline predict(const KnownTarget& known) const;
@@ -65,14 +73,18 @@ class StageRun {
   [[nodiscard]] const std::vector<StageCall>& calls() const {
     return parts_.program.calls[static_cast<size_t>(ranks_.own)];
   }
-  void begin_receive(Step& step, size_t call);
-  void run_function(Step& step, const StageCall& call, const MicroBatchFn& micro_batch, const Watch& watch);
-  std::vector<at::Tensor> shared_results(Step& step);
+  // The first call from `from` on that waits for more than `reads`.
+  [[nodiscard]] size_t end_of_calls(size_t from, uint32_t reads) const;
+  void make_call(size_t call, size_t end);
+  void begin_receive(size_t call);
+  void run_function(const StageCall& call);
+  std::vector<at::Tensor> shared_results();
 
   StageParts parts_;
   StageRanks ranks_;
   Draws draws_;
   std::vector<std::unique_ptr<RankProgram>> programs_;  // by function; none: another rank's
+  std::unique_ptr<Step> step_;                          // while one runs
   uint64_t most_bytes_ = 0;
   double run_seconds_ = 0, waited_seconds_ = 0;
 };

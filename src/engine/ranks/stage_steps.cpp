@@ -21,17 +21,25 @@ std::unique_ptr<StageRun> StageSteps::run_of(StageParts parts, const CompileOpti
   return std::make_unique<StageRun>(std::move(parts), ranks_, kernels_, options, verify_, state_, draws, held);
 }
 
-StageSteps::Runs StageSteps::runs_within(const Graph& micro_batch,
-                                         const std::function<StageParts(const StageParts& micro_batch)>& update,
+StageSteps::Runs StageSteps::runs_within(const Graph& micro_batch, const UpdatesFn& updates,
                                          const CompileOptions& options, StageRun::Draws draws) {
   Runs runs;
-  plan_within(micro_batch, cuts_, options, [&](StageParts parts) {
-    StageParts of_update = update(parts);
-    const uint64_t held = held_bytes({&parts, &of_update}, ranks_.own);
-    runs.micro_batch = run_of(std::move(parts), options, draws, held);
-    if (runs.update == nullptr) runs.update = run_of(std::move(of_update), options, draws, held);
-    const uint64_t step = std::max(runs.micro_batch->step_bytes(), runs.update->step_bytes());
-    return static_cast<uint64_t>(ranks_.all->largest(static_cast<int64_t>(held + step)));
+  plan_within(micro_batch, cuts_, options, [&](StageParts parts, const MemoryBudget& budget) {
+    CompileOptions within = options;
+    within.budget = budget;
+    std::vector<StageParts> of_updates = updates(parts);
+    std::vector<const StageParts*> all = {&parts};
+    for (const StageParts& one : of_updates) all.push_back(&one);
+    const uint64_t held = held_bytes(all, ranks_.own);
+    runs.micro_batch = run_of(std::move(parts), within, draws, held);
+    if (runs.updates.empty())
+      for (StageParts& one : of_updates) runs.updates.push_back(run_of(std::move(one), within, draws, held));
+    uint64_t step = runs.micro_batch->step_bytes();
+    for (const auto& update : runs.updates) step = std::max(step, update->step_bytes());
+    StageCost cost{static_cast<uint64_t>(ranks_.all->largest(static_cast<int64_t>(held + step)))};
+    if (options.budget.kind == MemoryBudget::Kind::kAuto)
+      cost.seconds = runs.micro_batch->predict({options.target}).seconds;
+    return cost;
   });
   return runs;
 }

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/ranks/stage_cuts.h"
 #include "engine/ranks/stage_run.h"
@@ -25,12 +26,15 @@ class StageSteps {
   // `options`, `held`: as StageRun's.
   std::unique_ptr<StageRun> run_of(StageParts parts, const CompileOptions& options,
                                    StageRun::Draws draws = StageRun::Draws::kEach, uint64_t held = 0);
-  // A training step, within options.budget (engine/ranks/stage_budget.h). `update`: of a micro-batch's parts.
+  // A training step, within options.budget (engine/ranks/stage_budget.h). `updates`: of a micro-batch's parts, what is
+  // done once for all micro-batches, and again.
   struct Runs {
-    std::unique_ptr<StageRun> micro_batch, update;
+    std::unique_ptr<StageRun> micro_batch;
+    std::vector<std::unique_ptr<StageRun>> updates;
   };
-  Runs runs_within(const Graph& micro_batch, const std::function<StageParts(const StageParts& micro_batch)>& update,
-                   const CompileOptions& options, StageRun::Draws draws = StageRun::Draws::kEach);
+  using UpdatesFn = std::function<std::vector<StageParts>(const StageParts& micro_batch)>;
+  Runs runs_within(const Graph& micro_batch, const UpdatesFn& updates, const CompileOptions& options,
+                   StageRun::Draws draws = StageRun::Draws::kEach);
 
   // Before an update: gradients that several ranks along pp hold become their sums. `holders`: by gradient.
   void sum_shared_gradients(const std::map<std::string, std::vector<int64_t>>& holders);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
 
 #include "base/check.h"
@@ -30,21 +31,19 @@ StagedStep::StagedStep(VirtualPlan captured, StageSteps& stages, int64_t micro_b
   options.strategy.mesh = mesh;
   trace_ = std::move(captured.trace);
   find_numbers();
-  const bool is_training = std::ranges::any_of(cut_.micro_batch.nodes,
-                                               [](const Node& node) { return node.source.phase == Phase::kBackward; });
-  const auto update_of = [&](const StageParts& parts) {
+  const auto updates_of = [&](const StageParts& parts) {
     sums_ = holders_of_sums(parts, cut_.update, stages_.cuts().holders());
-    return stages_.cuts().update(cut_.update, sums_);
+    return std::vector<StageParts>{stages_.cuts().update(cut_.update, sums_, cut_.reads)};
   };
   CompileOptions without_budget = options;
   without_budget.budget = {};
-  if (is_training) {
-    StageSteps::Runs runs = stages_.runs_within(cut_.micro_batch, update_of, options, StageRun::Draws::kOne);
+  if (is_training(cut_.micro_batch)) {
+    StageSteps::Runs runs = stages_.runs_within(cut_.micro_batch, updates_of, options, StageRun::Draws::kOne);
     micro_batch_ = std::move(runs.micro_batch);
-    update_ = std::move(runs.update);
+    update_ = std::move(runs.updates[0]);
   } else {
     StageParts parts = stages_.cuts().forward(cut_.micro_batch, micro_batches);
-    StageParts update = update_of(parts);
+    StageParts update = std::move(updates_of(parts)[0]);
     micro_batch_ = stages_.run_of(std::move(parts), without_budget, StageRun::Draws::kOne);
     update_ = stages_.run_of(std::move(update), without_budget, StageRun::Draws::kOne);
   }
@@ -118,11 +117,23 @@ std::vector<at::Tensor> StagedStep::rows_of(const std::vector<at::Tensor>& batch
   return rows;
 }
 
-StepResult StagedStep::step(const std::vector<at::Tensor>& given, std::map<const RankProgram*, RunTimes>* times) {
+StepResult StagedStep::begin(const std::vector<at::Tensor>& given, Times* times) {
+  before_run_ = read_generator(at::detail::getDefaultCPUGenerator());
   for (const std::string& sum : cut_.sums)
     if (state_.has(Owner::kGradient, sum)) state_.fill(Owner::kGradient, sum, 0);
   std::vector<at::Tensor> batch = given;
   batch.resize(cut_.batch);
+  const std::vector<at::Tensor> returned = run_micro_batches(batch, times);
+  stages_.sum_shared_gradients(sums_);
+  batch.insert(batch.end(), numbers_.begin(), numbers_.end());
+  batch.insert(batch.end(), returned.begin(), returned.end());
+  reads_ = 0;
+  update_->begin([batch](int64_t) { return batch; }, {times, {}});
+  return came_to();
+}
+
+// `batch`: behind it the sums that micro-batches need before they begin.
+std::vector<at::Tensor> StagedStep::run_micro_batches(std::vector<at::Tensor>& batch, Times* times) {
   for (const auto& [tensor, rows] : cut_.rows)
     if (!rows.part.sharding.is_whole() && batch[tensor].sizes() == c10::IntArrayRef(rows.part.shape))
       batch[tensor] = part_of(batch[tensor], rows.part.sharding, state_.mesh(), state_.ranks().rank());
@@ -144,14 +155,31 @@ StepResult StagedStep::step(const std::vector<at::Tensor>& given, std::map<const
     }
     batch.push_back(sum);
   }
-  const StageRun::Watch watch{times, {}};
-  const std::vector<at::Tensor> returned = micro_batch_->run(with_place, watch);
-  stages_.sum_shared_gradients(sums_);
-  std::vector<at::Tensor> tensors = batch;
-  tensors.insert(tensors.end(), numbers_.begin(), numbers_.end());
-  tensors.insert(tensors.end(), returned.begin(), returned.end());
-  const std::vector<at::Tensor> made = update_->run([&](int64_t) { return tensors; }, watch);
+  return micro_batch_->run(with_place, {times, {}});
+}
+
+StepResult StagedStep::go_on() {
+  ++reads_;
+  return came_to();
+}
+
+void StagedStep::abandon() {
+  update_->abandon();
+  if (before_run_) write_generator(at::detail::getDefaultCPUGenerator(), *before_run_);
+  before_run_.reset();
+}
+
+StepResult StagedStep::came_to() {
+  update_->go_on(reads_);
   StepResult result;
+  if (reads_ < cut_.reads.size()) {
+    result.paused = true;
+    result.event = cut_.reads[reads_].event;
+    result.given = {update_->returned(cut_.reads[reads_].result)};
+    return result;
+  }
+  const std::vector<at::Tensor> made = update_->end();
+  before_run_.reset();
   for (const BatchCut::Result& one : cut_.results) {
     const at::Tensor tensor = one.place < 0 ? at::Tensor() : made.at(static_cast<size_t>(one.place))[0];
     if (one.is_number)

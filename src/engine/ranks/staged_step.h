@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "aten/generator_snapshot.h"
 #include "engine/plan/virtual_plan.h"
 #include "engine/ranks/stage_steps.h"
 #include "passes/stages/cut_batch.h"
@@ -27,10 +28,12 @@ class StagedStep {
 
   // By tensor of the batch, how what a rank gives of it lies on the ranks of a stage; none: it has no rows.
   [[nodiscard]] std::map<size_t, std::optional<PartOf>> batch_parts() const;
-  // `batch`: of each tensor the whole, or the part that batch_parts() says.
-  StepResult step(const std::vector<at::Tensor>& batch, std::map<const RankProgram*, RunTimes>* times);
-
-  // As RankProgram's.
+  using Times = std::map<const RankProgram*, RunTimes>;
+  // `batch`: of each tensor the whole, or the part that batch_parts() says. As RankProgram's: of a step whose own code
+  // reads numbers its beginning, and the way on. What is read are numbers of all rows, behind all micro-batches.
+  StepResult begin(const std::vector<at::Tensor>& batch, Times* times);
+  StepResult go_on();
+  void abandon();
   void supply(CallId call, size_t arg, const c10::IValue& number);
   [[nodiscard]] bool is_unfit() const { return is_unfit_; }
   [[nodiscard]] const Trace& trace() const { return trace_; }
@@ -56,6 +59,8 @@ class StagedStep {
   };
   void find_numbers();
   std::vector<at::Tensor> rows_of(const std::vector<at::Tensor>& batch, int64_t micro_batch) const;
+  std::vector<at::Tensor> run_micro_batches(std::vector<at::Tensor>& batch, Times* times);
+  StepResult came_to();
 
   Trace trace_;
   StageSteps& stages_;
@@ -64,6 +69,8 @@ class StagedStep {
   std::map<std::pair<CallId, size_t>, HostNumber> host_numbers_;
   std::vector<at::Tensor> numbers_;
   bool is_unfit_ = false;
+  uint32_t reads_ = 0;                           // of the step that runs, that have been made
+  std::optional<GeneratorSnapshot> before_run_;  // the generator, while it runs
   std::vector<std::unique_ptr<RankProgram>> before_;
   std::unique_ptr<StageRun> micro_batch_, update_;
   std::map<std::string, std::vector<int64_t>> sums_;  // by held sum, the ranks along pp that have it

@@ -33,14 +33,9 @@ std::string difference_from_eager(const Plan& plan, Program& program, const std:
   for (size_t k = 0; k < tensors.size(); ++k)
     if (!dry.left[k].defined() && !is_gradient(k)) dry.left[k] = Sketch(tensors[k]).values();
   Undo undo(&program, plan.changed(tensors), plan.generators(program));
-  const SavedGradients gradients(keys, tensors);
-  const auto put_back = [&] {
-    gradients.restore();
-    undo.restore();
-    program.refresh();
-  };
+  undo.add_gradients(keys, tensors);
   std::string difference;
-  try {
+  run_and_restore(undo, [&] {
     StepOutput output = step();
     for (at::Tensor& one : output.tensors) one = Sketch(one).values();
     std::vector<at::Tensor> now;
@@ -53,11 +48,8 @@ std::string difference_from_eager(const Plan& plan, Program& program, const std:
     };
     const std::vector<Named> eager = remains.of(output, now, rebound, /*by_bits=*/false);
     difference = difference_in_values(left_by_dry(remains, dry), eager, plan.graph()->narrow);
-  } catch (...) {
-    put_back();
-    throw;
-  }
-  put_back();
+  });
+  program.refresh();
   return difference;
 }
 

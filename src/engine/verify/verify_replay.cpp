@@ -36,13 +36,11 @@ class Comparison {
         program_(program),
         tensors_(tensors),
         remains_(plan, program, tensors),
-        undo_(&program, plan.changed(tensors), plan.generators(program)),
-        gradients_(program.keys(), tensors) {}
-
-  void undo() {
-    gradients_.restore();
-    undo_.restore();
+        undo_(&program, plan.changed(tensors), plan.generators(program)) {
+    undo_.add_gradients(program.keys(), tensors);
   }
+
+  void undo() { undo_.restore(); }
   [[nodiscard]] uint64_t bytes() const { return undo_.bytes(); }
 
   // What a run of another kind leaves, as `look` takes it; then it is undone. A run that cannot be had is no proof.
@@ -97,7 +95,6 @@ class Comparison {
   const std::vector<at::Tensor>& tensors_;
   Remains remains_;
   Undo undo_;
-  SavedGradients gradients_;
 };
 
 // What an eager step has left; `tensors`, the program's before it, become those after it. What it puts in a slot in
@@ -159,9 +156,19 @@ std::string other_choice(const Trace& trace, const std::map<size_t, Arg>& by_pla
   return {};
 }
 
+// An eager step whose plan is to run from the same state.
+struct EagerStep {
+  std::vector<at::Tensor> inputs;    // of the plan
+  std::vector<Named> left;           // by eager
+  std::map<size_t, Arg> read;        // by call
+  std::vector<HostSupply> supplied;  // by the host code
+};
+
 // `plan` on the state before the step, and the plain Graph, beside what eager has left and the numbers that it read.
-void compare_traced(Plan& plan, Program& program, const std::vector<at::Tensor>& inputs, std::vector<Named>& eager,
-                    const std::map<size_t, Arg>& read, bool eager_fits, Verification& verification) {
+void compare_traced(Plan& plan, Program& program, const EagerStep& eager, bool eager_fits, Verification& verification) {
+  const std::vector<at::Tensor>& inputs = eager.inputs;
+  verification.compared = true;
+  for (const HostSupply& number : eager.supplied) plan.supply(number);
   const Remains remains(plan, program, inputs);
   const bool by_bits = plan.has_fixed_bits();
   std::string& difference = verification.difference;
@@ -173,7 +180,7 @@ void compare_traced(Plan& plan, Program& program, const std::vector<at::Tensor>&
         const RuleCheck rules(plan.trace());
         Plan::Outcome outcome = plan.run(program, inputs);
         verification.wrong_rule = rules.wrong();
-        verification.decided_otherwise = other_choice(plan.trace(), outcome.reads, read);
+        verification.decided_otherwise = other_choice(plan.trace(), outcome.reads, eager.read);
         return outcome;
       },
       [&](const StepResult& run) {
@@ -189,10 +196,10 @@ void compare_traced(Plan& plan, Program& program, const std::vector<at::Tensor>&
   verification.with_eager = difference.empty() && (!verification.with_plain || (eager_fits && !draws(plan.schedule())));
   if (!verification.with_eager) return;
   if (by_bits) {
-    difference = difference_in_bits(replayed, eager);
+    difference = difference_in_bits(replayed, eager.left);
     return;
   }
-  difference = difference_in_values(replayed, eager, plan.has_narrow());
+  difference = difference_in_values(replayed, eager.left, plan.has_narrow());
   if (difference.empty() || !verification.with_plain) return;
   const bool is_right = comparison.from_float64(replayed, verification.eager_errs).empty();
   if (is_right && !verification.eager_errs.empty()) difference.clear();
@@ -227,44 +234,31 @@ Verification verify_traced(const std::list<std::shared_ptr<Plan>>& plans, Progra
   first.end();
   Plan& plan = *followed.plan();
   verification.plan = followed.plan();
-  verification.departure = plan.tracer().difference();
-  verification.raised = plan.tracer().raised();
-  verification.is_reseeded = plan.tracer().is_reseeded();
-  verification.decided = plan.tracer().decided();
-  const std::map<size_t, Arg> read = plan.tracer().numbers();
-  const std::vector<HostSupply> supplied = plan.tracer().supplied();
-  const bool has_left = !verification.departure.empty();
-  std::vector<at::Tensor> inputs;
+  verification.departure = plan.tracer().departure();
+  EagerStep eager{{}, {}, plan.tracer().numbers(), plan.tracer().supplied()};
+  const bool has_left = !verification.departure.difference.empty();
   std::map<std::string, at::Tensor> kept;
   if (!has_left) {
-    inputs = plan.with_host_data(followed.tensors(), plan.tracer().host_data());
+    eager.inputs = plan.with_host_data(followed.tensors(), plan.tracer().host_data());
     for (const Rebinding& one : plan.trace().rebindings)
       if (one.owner == Owner::kHost) kept[one.key] = plan.tracer().held(one.value);
   }
   plan.tracer().release();
   first.release();
-  if (has_left && !verification.raised)
+  if (has_left && !verification.departure.raised)
     verification.recording = recorder.finish(std::exchange(verification.output, {}));
   recorder.stop();
   const auto state = std::ranges::find(before, &plan, &std::pair<Plan*, Undo>::first);
   if (has_left || state == before.end()) return verification;
 
-  std::vector<at::Tensor> now = inputs;
-  std::vector<Named> eager = left_by_eager(plan, Remains(plan, program, inputs), program, now, verification.output,
-                                           /*by_bits=*/plan.has_fixed_bits(), kept);
+  std::vector<at::Tensor> now = eager.inputs;
+  eager.left = left_by_eager(plan, Remains(plan, program, eager.inputs), program, now, verification.output,
+                             /*by_bits=*/plan.has_fixed_bits(), kept);
   kept.clear();
-  verification.snapshot_bytes += keep_values(eager);
-  Undo after(nullptr, plan.changed(inputs), plan.generators(program));
+  verification.snapshot_bytes += keep_values(eager.left);
+  Undo after(nullptr, plan.changed(eager.inputs), plan.generators(program));
   state->second.restore();
-  for (const HostSupply& number : supplied) plan.supply(number);
-  verification.compared = true;
-  try {
-    compare_traced(plan, program, inputs, eager, read, eager_fits(plan), verification);
-  } catch (...) {
-    after.restore();
-    throw;
-  }
-  after.restore();
+  run_and_restore(after, [&] { compare_traced(plan, program, eager, eager_fits(plan), verification); });
   return verification;
 }
 
@@ -276,12 +270,14 @@ Verification verify_recorded(Plan& plan, Program& program, const BeforeStep& bef
   const auto is_hosts = [](const auto& one) { return one.owner == Owner::kHost; };
   if (std::ranges::any_of(plan.trace().externals, is_hosts)) return verification;
   if (std::ranges::any_of(plan.trace().rebindings, is_hosts)) return verification;
-  const std::vector<at::Tensor>& inputs = before.tensors;
+  EagerStep eager{before.tensors, {}, {}, numbers_supplied(plan.trace(), recorded)};
+  const std::vector<at::Tensor>& inputs = eager.inputs;
   if (before.undo == nullptr || !plan.why_not(inputs).empty()) return verification;
   std::vector<at::Tensor> now = inputs;
-  std::vector<Named> eager = left_by_eager(plan, Remains(plan, program, inputs), program, now, verification.output,
-                                           /*by_bits=*/plan.has_fixed_bits());
-  verification.snapshot_bytes = before.undo->bytes() + keep_values(eager);
+  eager.left = left_by_eager(plan, Remains(plan, program, inputs), program, now, verification.output,
+                             /*by_bits=*/plan.has_fixed_bits());
+  for (const HostRead& one : recorded.reads) eager.read[one.call.index()] = number_read(recorded, one);
+  verification.snapshot_bytes = before.undo->bytes() + keep_values(eager.left);
   const std::vector<at::Tensor> by_host = plan.written_by_host(inputs);  // which ran once
   std::vector<at::Tensor> written;
   for (const at::Tensor& tensor : by_host) written.push_back(tensor.clone());
@@ -293,18 +289,8 @@ Verification verify_recorded(Plan& plan, Program& program, const BeforeStep& bef
     const c10::AutoGradMode no_grad(false);
     for (size_t t = 0; t < by_host.size(); ++t) by_host[t].copy_(written[t]);
   }
-  for (const HostSupply& number : numbers_supplied(plan.trace(), recorded)) plan.supply(number);
-  std::map<size_t, Arg> read;
-  for (const HostRead& one : recorded.reads) read[one.call.index()] = number_read(recorded, one);
   verification.outcome.result.emplace();
-  verification.compared = true;
-  try {
-    compare_traced(plan, program, inputs, eager, read, eager_fits, verification);
-  } catch (...) {
-    after.restore();
-    throw;
-  }
-  after.restore();
+  run_and_restore(after, [&] { compare_traced(plan, program, eager, eager_fits, verification); });
   return verification;
 }
 
@@ -345,11 +331,7 @@ Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>
     }
     StepResult& result = *verification.outcome.result;
     replayed = remains.left_by(result, tensors, by_bits);
-    for (Named& one : replayed) {
-      if (!one.values.defined()) continue;
-      one.values = one.values.clone();
-      verification.snapshot_bytes += one.values.nbytes();
-    }
+    verification.snapshot_bytes += keep_values(replayed);
     numbers = std::move(result.numbers);
     result.outputs.clear();
     result.rebindings.clear();

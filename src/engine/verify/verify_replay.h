@@ -29,15 +29,12 @@ struct Verification {
   std::string eager_errs;       // float64 decided for the replay: which of eager's calls was the worse one
   StepOutput output;            // of the step that counts
   uint64_t snapshot_bytes = 0;  // what the comparison itself held
-  // Of a traced step: the last plan that it followed, and whether that was compared; why it left that.
+  // Of a traced step: the last plan that it followed, and whether that was compared; how it left that.
   std::shared_ptr<Plan> plan;
   bool compared = false;
-  std::string departure;
-  bool raised = false;                 // and that was at a call that raised
-  bool is_reseeded = false;            // or with a random generator in another state
-  std::string decided;                 // and that was after it had read another truth or integer than recorded: where
-  std::string decided_otherwise;       // the plan would have read another one than eager: where
-  std::optional<Recording> recording;  // else, with the output
+  Departure departure;
+  std::string decided_otherwise;       // the plan would have read another truth or integer than eager: where
+  std::optional<Recording> recording;  // of a step that left its plan, with the output
 };
 
 // `tensors` are the program's by its keys, and the batch's after them. `step` runs the user's function.

@@ -113,6 +113,8 @@ class BatchCutter {
     cut_.batch = batch_tensors(graph);
     for (const GraphInput& input : graph.inputs)
       if (input.kind == InputKind::kScalar) cut_.numbers.push_back(input.key);
+    for (const Node& node : graph.nodes)
+      if (is_host_code(node)) add_read(host_code_of(node));
   }
 
   BatchCut run() {
@@ -135,6 +137,14 @@ class BatchCutter {
     for (const int64_t axis : node.attrs.get<Shape>("axes"))
       if (static_cast<Axis>(axis) != turns_) axes.push_back(static_cast<Axis>(axis));
     return axes;
+  }
+  void add_read(HostCode code) {
+    const auto is_number = [&](const HostCode::Slot& slot) {
+      return whole_.inputs[slot.input].kind == InputKind::kScalar;
+    };
+    USER_CHECK(code.pauses && code.given.size() == 1 && std::ranges::all_of(code.slots, is_number),
+               "host code of the program runs inside the step, which cannot be cut into micro-batches");
+    reads_.push_back(std::move(code));
   }
   // The same exchange along the other axes alone.
   TensorId exchange_beside(GraphBuilder& b, const Node& node, TensorId x) const {
@@ -204,6 +214,9 @@ class BatchCutter {
       open.pop_back();
       if (!producer.valid() || varies || seen[producer.index()]) continue;
       seen[producer.index()] = true;
+      USER_CHECK(!is_host_code(whole_.nodes[producer.index()]),
+                 "the step's code makes a number of what it has read, and goes on with its batch's rows by that: it "
+                 "cannot be cut into micro-batches");
       if (is_along(whole_.nodes[producer.index()])) found.insert(producer);
       for (TensorId input : whole_.nodes[producer.index()].inputs) open.push_back(input);
     }
@@ -247,6 +260,8 @@ class BatchCutter {
     for (const GraphInput& input : whole_.inputs)
       if (input.kind == InputKind::kScalar)
         part.stand_for(input.tensor, part.add_batch(place++, whole_.type(input.tensor)));
+    for (const HostCode& read : reads_)
+      for (const HostCode::Slot& slot : read.slots) part.stand_for(slot.after, part[slot.before]);
   }
   [[nodiscard]] size_t place_behind() const { return cut_.batch + early_.size() + cut_.numbers.size(); }
   // A micro-batch's rows, and its place.
@@ -355,6 +370,7 @@ class BatchCutter {
       std::vector<TensorId> open;
       for (const GraphOutput& output : whole_.outputs)
         if (output.tensor.valid() && output.kind != GraphOutput::Kind::kGuard) open.push_back(output.tensor);
+      for (const HostCode& read : reads_) open.push_back(read.given[0].tensor);
       while (!open.empty()) {
         const TensorId tensor = open.back();
         open.pop_back();
@@ -390,9 +406,11 @@ class BatchCutter {
     std::vector<TensorId> wanted;
     for (const GraphOutput& output : whole_.outputs)
       if (output.tensor.valid() && output.kind != GraphOutput::Kind::kGuard) wanted.push_back(output.tensor);
+    for (const HostCode& read : reads_) wanted.push_back(read.given[0].tensor);
     check_is_once(part, wanted);
     part.compute(wanted);
     for (const GraphOutput& output : whole_.outputs) leave(part, output);
+    for (const HostCode& read : reads_) leave(part, read);
     cut_.update = part.take();
   }
   // Of what the micro-batches return, what the collective makes of them.
@@ -426,6 +444,16 @@ class BatchCutter {
       open.insert(open.end(), node->inputs.begin(), node->inputs.end());
     }
   }
+  void leave(Part& part, const HostCode& code) {
+    give_back(part.b().graph(), part[code.given[0].tensor]);
+    StageRead read{code.event, static_cast<uint32_t>(results_++)};
+    for (const HostCode::Slot& slot : code.slots) {
+      const auto key = std::ranges::find(cut_.numbers, whole_.inputs[slot.input].key);
+      const auto place = cut_.batch + early_.size() + static_cast<size_t>(key - cut_.numbers.begin());
+      read.numbers.push_back(static_cast<uint32_t>(place));
+    }
+    cut_.reads.push_back(std::move(read));
+  }
   void leave(Part& part, const GraphOutput& output) {
     using Kind = GraphOutput::Kind;
     Graph& graph = part.b().graph();
@@ -454,6 +482,7 @@ class BatchCutter {
   Mesh mesh_;                 // without that axis
   std::vector<bool> varies_;  // by tensor: another one for each micro-batch
   std::vector<NodeId> along_, early_;
+  std::vector<HostCode> reads_;
   std::map<NodeId, size_t> place_of_;     // by collective: which of a micro-batch's returns it is made of,
   std::map<NodeId, std::string> key_of_;  // or which held sum
   std::vector<TensorType> returned_;

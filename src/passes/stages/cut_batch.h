@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "passes/stages/cut_stages.h"
 
 namespace stepc {
 
@@ -42,10 +43,13 @@ struct BatchCut {
     int64_t place = -1;
   };
   std::vector<Result> results;
+  // What the step's own code reads; behind `results` the update returns it.
+  std::vector<StageRead> reads;
 };
 
 // `graph`: one rank's step, before it is fused. UserError for a step that needs what all rows make before it goes on
-// (batch statistics), for rows that do not divide, and for what micro-batches cannot change.
+// (batch statistics, numbers that its code makes of what it reads), for rows that do not divide, and for what
+// micro-batches cannot change.
 BatchCut cut_batch(const Graph& graph);
 
 }  // namespace stepc

@@ -215,13 +215,21 @@ class MicroBatchCut {
 
 class UpdateCut {
  public:
-  UpdateCut(const Graph& graph, int64_t stages, const std::map<std::string, std::vector<int64_t>>& holders)
-      : graph_(graph), stages_(stages), holders_(holders), of_tensor_(graph.tensors.size()) {}
+  UpdateCut(const Graph& graph, int64_t stages, const std::map<std::string, std::vector<int64_t>>& holders,
+            const std::vector<StageRead>& reads)
+      : graph_(graph), stages_(stages), holders_(holders), reads_(reads), of_tensor_(graph.tensors.size()) {}
 
   StageCut run() {
-    for (const GraphInput& input : graph_.inputs)
-      if (const auto* of = holders_of(input.kind, input.key, holders_)) of_tensor_[input.tensor.index()].stages = *of;
-    for (const Node& node : graph_.nodes) follow(node);
+    // The only stage has all sums: its update is one function, but for what the step's own code reads in between.
+    if (stages_ > 1 || !reads_.empty())
+      for (const GraphInput& input : graph_.inputs)
+        if (const auto* of = holders_of(input.kind, input.key, holders_)) of_tensor_[input.tensor.index()].stages = *of;
+    find_read_outputs();
+    for (const Node& node : graph_.nodes) {
+      find_reads(reads_before(node));
+      follow(node);
+    }
+    find_reads(reads_.size());
     for (const GraphOutput& output : graph_.outputs) follow(output);
     std::vector<StageFunction> functions;
     for (int64_t level = 0; level <= last_; ++level)
@@ -230,14 +238,19 @@ class UpdateCut {
         one.name = level == last_ ? str("update {}", s) : str("sums {} of {}", level + 1, s);
         one.stage = s;
         one.phase = Phase::kUpdate;
+        one.reads = static_cast<uint32_t>(
+            std::ranges::count_if(read_levels_, [&](int64_t of_read) { return of_read < level; }));
       }
     std::vector<std::vector<StageOutput>> outputs(functions.size());
     for (uint32_t o = 0; o < graph_.outputs.size(); ++o) {
       const GraphOutput& output = graph_.outputs[o];
       if (!output.tensor.valid()) continue;
+      const auto read = std::ranges::find(read_outputs_, o);
+      const int64_t level =
+          read == read_outputs_.end() ? last_ : read_levels_[static_cast<size_t>(read - read_outputs_.begin())];
       for (int64_t s = 0; s < stages_; ++s)
         if (is_of_all(output) || is_held(graph_.inputs[output.input], s))
-          outputs[function_at(last_, s)].push_back({o, output.tensor});
+          outputs[function_at(level, s)].push_back({o, output.tensor});
     }
     for (int64_t s = 0; s < stages_; ++s) keep_exchanged(s, outputs);
     StageWriter writer(graph_, stages_, std::move(functions),
@@ -300,6 +313,37 @@ class UpdateCut {
     for (TensorId output : node.outputs) of_tensor_[output.index()] = made;
     last_ = std::max(last_, made.level);
   }
+  void find_read_outputs() {
+    std::vector<uint32_t> returned;
+    for (uint32_t o = 0; o < graph_.outputs.size(); ++o)
+      if (graph_.outputs[o].kind == GraphOutput::Kind::kReturn) returned.push_back(o);
+    for (const StageRead& read : reads_) read_outputs_.push_back(returned.at(read.result));
+  }
+  // How many reads stand before a node that takes numbers of the step's own code.
+  [[nodiscard]] size_t reads_before(const Node& node) const {
+    size_t reads = 0;
+    for (TensorId input : node.inputs) {
+      if (graph_.tensors[input.index()].producer.valid()) continue;
+      const GraphInput& taken = graph_.inputs[graph_.tensors[input.index()].place];
+      for (size_t r = reads; r < reads_.size(); ++r)
+        if (is_given_behind(reads_[r], taken)) reads = r + 1;
+    }
+    return reads;
+  }
+  static bool is_given_behind(const StageRead& read, const GraphInput& input) {
+    return input.kind == InputKind::kBatch &&
+           std::ranges::find(read.numbers, std::stoul(input.key)) != read.numbers.end();
+  }
+  // Of the first `end`, the level at which all stages have the number; what the code gives behind it is of the next.
+  void find_reads(size_t end) {
+    for (size_t r = read_levels_.size(); r < end; ++r) {
+      const int64_t level = send_to_all(graph_.outputs[read_outputs_[r]].tensor, "what the step reads");
+      read_levels_.push_back(r == 0 ? level : std::max(level, read_levels_.back()));
+      last_ = std::max(last_, read_levels_.back() + 1);
+      for (const GraphInput& input : graph_.inputs)
+        if (is_given_behind(reads_[r], input)) of_tensor_[input.tensor.index()].level = read_levels_.back() + 1;
+    }
+  }
   void follow(const GraphOutput& output) {
     if (output.tensor.valid() && is_of_all(output)) last_ = std::max(last_, send_to_all(output.tensor, "the step"));
   }
@@ -341,6 +385,9 @@ class UpdateCut {
   const Graph& graph_;
   int64_t stages_;
   const std::map<std::string, std::vector<int64_t>>& holders_;
+  const std::vector<StageRead>& reads_;
+  std::vector<uint32_t> read_outputs_;  // by read: which of the graph's outputs it is,
+  std::vector<int64_t> read_levels_;    // and at which level all stages have it
   std::vector<Of> of_tensor_;
   int64_t last_ = 0;                                        // level: that of the functions which update
   std::map<std::pair<TensorId, uint32_t>, uint32_t> kept_;  // by tensor and function, where it was exchanged
@@ -352,8 +399,9 @@ StageCut cut_micro_batch(const Graph& graph, const StagePlaces& places, bool spl
   return MicroBatchCut(graph, places, splits_backward).run();
 }
 
-StageCut cut_update(const Graph& graph, int64_t stages, const std::map<std::string, std::vector<int64_t>>& holders) {
-  return UpdateCut(graph, stages, holders).run();
+StageCut cut_update(const Graph& graph, int64_t stages, const std::map<std::string, std::vector<int64_t>>& holders,
+                    const std::vector<StageRead>& reads) {
+  return UpdateCut(graph, stages, holders, reads).run();
 }
 
 const std::vector<int64_t>* holders_of(InputKind kind, const std::string& key,

@@ -29,11 +29,19 @@ struct StageFunction {
   int64_t stage = 0;
   Phase phase = Phase::kForward;
   bool is_of_weights = false;  // of a backward pass that is two: the second
+  uint32_t reads = 0;          // of an update: the step's own code has read so many numbers before it runs (StageRead)
   // Takes values as tensors of the batch, behind the batch's own: takes[i] is number StageCut::batch + i. Returns the
   // step's results that are made here, then the values that it gives.
   Graph graph = {};
   std::vector<uint32_t> takes = {}, gives = {};  // values
   std::vector<uint32_t> returns = {};            // which of the step's returned tensors its first are
+};
+
+// A number that the step's own code reads and decides by. What runs before it changes nothing of the program.
+struct StageRead {
+  uint32_t event = 0;                  // among the trace's
+  uint32_t result = 0;                 // among what the update returns
+  std::vector<uint32_t> numbers = {};  // tensors of the update's batch, which the code gives between it and the next
 };
 
 struct StageCut {
@@ -55,8 +63,11 @@ StageCut cut_micro_batch(const Graph& graph, const StagePlaces& places, bool spl
 
 // Of an update. `holders`: by parameter the stages that hold it, it's gradient and its optimizer state, in order; what
 // belongs to no parameter is on all stages. Numbers that follow from parameters of several stages (the norm) go from
-// the first stage of each to all stages, and each computes the rest. UserError where more than numbers would.
-StageCut cut_update(const Graph& graph, int64_t stages, const std::map<std::string, std::vector<int64_t>>& holders);
+// the first stage of each to all stages, and each computes the rest. What `reads`, in order, are of is there on all
+// stages before anything that follows from it runs, and before anything is updated. UserError where more than numbers
+// would go.
+StageCut cut_update(const Graph& graph, int64_t stages, const std::map<std::string, std::vector<int64_t>>& holders,
+                    const std::vector<StageRead>& reads = {});
 
 // The parameter that an input of the program's belongs to, if it is one of `holders` or kept for one; else nullptr.
 const std::vector<int64_t>* holders_of(InputKind kind, const std::string& key,

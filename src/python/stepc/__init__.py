@@ -25,7 +25,7 @@ from stepc.built_for import refusal
 if refusal(torch.__version__):
     raise ImportError(refusal(torch.__version__))
 
-from stepc._C import InternalError, UserError
+from stepc._C import InternalError, LostRank, RankFailed, UserError
 from stepc.accelerated import Accelerated
 from stepc.calibration import calibrate
 from stepc.config import Config
@@ -44,8 +44,10 @@ __all__ = [
     "AsyncLoader",
     "Config",
     "InternalError",
+    "LostRank",
     "Plan",
     "Profile",
+    "RankFailed",
     "Shapes",
     "UserError",
     "accelerate",

@@ -14,8 +14,9 @@ import torch
 from stepc import _C, around, ranks, results, saved, tree
 from stepc.asking import Asking
 from stepc.config import Config
+from stepc.function_modes import Tracing
 from stepc.profile import Profile
-from stepc.recording import Recording, Tracing
+from stepc.recording import Recording
 from stepc.scout import Scout
 from stepc.shapes import Padding
 

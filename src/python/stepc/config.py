@@ -31,8 +31,9 @@ class Config:
     capture: "run" records the step while it runs, until two recordings agree; "virtual" captures it without executing
         anything, so that the first call runs the plan already and takes the plan's memory, not eager's.
     python: what becomes of the step's Python at a replay. "watch": it does not run, and the values that it read are
-        compared instead; "trace": it runs at every call, without kernels; "auto" watches what has earned it, because its
-        Python does nothing but call tensors' operators, and traces the rest, and all on a CPython other than 3.11 and 3.12.
+        compared instead; "trace": it runs at every call, without kernels; "auto" watches where a recording has found that
+        safe, because its Python does nothing but call tensors' operators, and traces the rest, and all on a CPython other
+        than 3.11 to 3.13.
         "pure": your word that it does nothing and reads nothing but its arguments, modules, optimizers and schedulers: it
         does not run, nothing is watched, and a call now and then checks the word. `report()` says which and why.
     pace: "off" never gives a plan up because its replays take longer than eager; "auto" does.
@@ -48,7 +49,7 @@ class Config:
         length is compiled as it comes.
     parallel: spreads the step over ranks (docs/parallel.md): "ddp", "fsdp" or axes, such as {"dp_shard": 2, "tp": 2}, of
         which one may be -1 for the ranks that the others leave; "auto", or {"strategy": "auto", "tp": 2}, chooses the axes
-        that are not given, by plans of the step, at its first call; `zero`, `sequence_parallel`, `context`, `reduce` and `overlap` stand
+        that are not given, by plans of the step, at its first call, and a pipeline's micro-batches; `zero`, `sequence_parallel`, `context`, `reduce` and `overlap` stand
         there too.
         An axis `pp` is a pipeline, with `stages` (modules that they begin with), `order` and `chunks` beside it.
     micro_batches: how many parts of its rows a step takes one after the other, as many as a pipeline needs: the numbers are
@@ -60,6 +61,11 @@ class Config:
         rank's own, and losses and gradients are then the ranks' means, as under DDP. It differs where ranks have means of
         unlike many numbers, such as the tokens that count.
     shard: parameters split otherwise than is found: {"*.q_proj.weight": {0: "tp"}}.
+    elastic: what happens when ranks are lost (docs/elastic.md), a dict. `stall_seconds` (600), one for all steps of the process:
+        how long ranks wait for one that does not answer, before they end with a line that says whom they waited for; more
+        where one of them has work of its own for longer, such as an evaluation on rank 0 alone. `output_dir`: where they
+        leave what they did last, for `stepc blame`; else it is where save() writes. `check_every`: training calls between
+        comparisons of what several ranks hold alike, and before every save().
     device_graphs: on a device, calls that need nothing of the host become one launch (docs/gpu.md).
     max_plans: signatures (shapes, flags, settings) whose plans are kept, and plans of one signature.
     max_recordings: recordings of one signature without a plan before it stays eager.
@@ -80,6 +86,7 @@ class Config:
     batch_dims: dict[str, int | None] | None = None
     loss_mean: str = "all"
     shard: dict[str, dict[int, str]] | None = None
+    elastic: dict[str, float | int | str | os.PathLike] | None = None
     device_graphs: bool = True
     max_plans: int = 8
     max_recordings: int = 6

@@ -40,6 +40,8 @@ def of_loop(config):
         raise _wants_whole_step(f"dp_shard with zero = {zero} is")
     if zero and chosen.get("dp_replicate", 1) != 1:
         raise _wants_whole_step("dp_shard within dp_replicate is")
+    if (config.elastic or {}).get("check_every", 0):
+        raise _wants_whole_step("elastic.check_every is")
     if config.batch != "local":
         raise _wants_whole_step('batch = "global" is')
     group = ranks.parallel_of(config)["ranks"]

@@ -120,7 +120,7 @@ class _Method:
 def _accelerate_loop(model, optimizers, config):
     ranks.refuse_sharded([model])
     spread = data_parallel.of_loop(config)
-    config = dataclasses.replace(config, parallel=None)  # of what follows each rank has plans of its own
+    config = dataclasses.replace(config, parallel=None, elastic=None)  # of what follows each rank has plans of its own
     for optimizer in optimizers:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise _C.UserError(f"accelerate(model, ...) takes optimizers, not a {type(optimizer).__name__}")

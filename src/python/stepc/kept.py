@@ -44,7 +44,7 @@ class Made:
         level = [one for one in young if issubclass(type(one), torch.Tensor) and is_made(one)]
         seen = {id(young), id(level), *map(id, level)}
         while level:
-            holders = gc.get_referrers(*level)
+            holders = bare.referrers_of(level)
             above = []
             seen |= {id(holders), id(above)}
             for holder in holders:

@@ -9,7 +9,6 @@ calls run as they are.
 
 import contextlib
 import functools
-import gc
 import types
 import weakref
 
@@ -19,6 +18,7 @@ from torch.autograd.graph import GradientEdge
 from stepc import _C, traced_pass, tree
 from stepc.kept import Made
 from stepc.recording import Recording
+from stepc.watch import bare
 
 
 class Boundary(torch.autograd.Function):
@@ -309,8 +309,7 @@ class Run:
                     return "the forward pass uses a tensor whose graph was there before"
             level = {to for node in level for to, _ in node.next_functions} - known - {None}
         # What the pass alone has had in hand (checkpoint's placeholder) is nobody's.
-        holders = gc.get_referrers(*leaves) if leaves else []
-        if any(holder is not leaves and not isinstance(holder, types.FrameType) for holder in holders):
+        if any(holder is not leaves and not isinstance(holder, types.FrameType) for holder in bare.referrers_of(leaves)):
             return "the forward pass uses a tensor that requires a gradient and is no parameter or argument"
         return None
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 import sys
 import threading
 import weakref
@@ -15,6 +16,8 @@ _PRESETS = {"ddp": {"dp_replicate": -1}, "fsdp": {"dp_shard": -1}, "auto": {"str
 _AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 _OPTIONS = {"strategy": str, "zero": int, "sequence_parallel": bool, "context": str, "reduce": str, "overlap": bool, "order": str,
             "chunks": int, "stages": list}
+_ELASTIC = {"stall_seconds": (1, 86400), "check_every": (0, 1 << 40), "output_dir": None}  # with the bounds of numbers
+_OF_RUNS = ("snapshot_every", "snapshot_copies", "rejoin_seconds")
 _KINDS = {int: "a whole number", bool: "True or False", str: "a text", list: "a list of modules' names"}
 _SECONDS_TO_TELL = 60  # the others that this rank ends by an exception
 _EXAMPLE = 'such as {"dp_shard": 2, "tp": 2}'
@@ -32,7 +35,7 @@ def check(config):
         raise _C.UserError(f'loss_mean is "{config.loss_mean}"; it is "all" or "ranks"')
     chosen = config.parallel
     if chosen is None:
-        for name, unset in (("shard", None), ("batch_dims", None), ("loss_mean", "all")):
+        for name, unset in (("shard", None), ("batch_dims", None), ("loss_mean", "all"), ("elastic", None)):
             if getattr(config, name) != unset:
                 raise _C.UserError(f"{name} is given, and parallel is not: it says which ranks there are, {_EXAMPLE}")
         if config.micro_batches == 1:
@@ -53,6 +56,7 @@ def check(config):
         raise _C.UserError(f'parallel has stages = {chosen["stages"]!r}; it is a list of modules\' names, such as ["layers.0", "layers.2"]')
     if chosen.get("strategy", "auto") != "auto":
         raise _C.UserError(f'parallel has strategy = "{chosen["strategy"]}"; it is "auto", or left out where the axes are given')
+    _elastic(config)
     if config.shapes is not None:
         raise _C.UserError("shapes and parallel do not go together yet: pad batches to a few sizes")
     for name in ("shard", "batch_dims"):
@@ -67,6 +71,30 @@ def check(config):
         if dim is not None and (type(dim) is not int or dim < 0):
             raise _C.UserError(f"batch_dims has {name!r}: {dim!r}; it is the dimension of its rows, or None for no rows")
     return chosen
+
+
+def _elastic(config):
+    """What `elastic` says, as the engine takes it; UserError for what it cannot say."""
+    given = {} if config.elastic is None else config.elastic
+    if not isinstance(given, dict):
+        raise _C.UserError(f'elastic is {given!r}; it is a dict, such as {{"stall_seconds": 120, "output_dir": "out"}}')
+    for name, value in given.items():
+        if name in _OF_RUNS:
+            raise _C.UserError(f"elastic has {name}, which is of `stepc train` alone; a step of your own goes on from what "
+                               "step.save() has written")
+        if name not in _ELASTIC:
+            raise _C.UserError(f"elastic has {name!r}; it has {', '.join(_ELASTIC)}")
+        if name == "output_dir":
+            if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
+                raise _C.UserError(f"elastic has output_dir = {value!r}; it is a path")
+            continue
+        least, most = _ELASTIC[name]
+        is_number = type(value) is int or (name == "stall_seconds" and type(value) is float)
+        if not is_number or not least <= value <= most:
+            kind = "a number of seconds" if name == "stall_seconds" else "a number of calls"
+            raise _C.UserError(f"elastic has {name} = {value!r}; it is {kind} from {least}" +
+                               (f" to {most}" if name == "stall_seconds" else ""))
+    return {name: os.path.abspath(value) if name == "output_dir" else value for name, value in given.items()}
 
 
 def refuse_sharded(modules):
@@ -103,18 +131,19 @@ def parallel_of(config):
         "shard": [(pattern, dict(dims)) for pattern, dims in (config.shard or {}).items()],
         "batch": config.batch,
         "batch_dims": dict(config.batch_dims or {}),
-        "ranks": _ranks() if config.parallel is not None else _C.one_rank(),
+        "elastic": _elastic(config),
+        "ranks": _ranks(_elastic(config)) if config.parallel is not None else _C.one_rank(),
     }
 
 
-def _ranks():
+def _ranks(elastic):
     """The program's own group, if it has one; else that of whoever started the processes."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         store = distributed.distributed_c10d._get_default_store()
-        group = _C.ranks_by(distributed.get_rank(), distributed.get_world_size(), store)
+        group = _C.ranks_by(distributed.get_rank(), distributed.get_world_size(), store, elastic)
     else:
-        group = _C.ranks()
+        group = _C.ranks(elastic)
     if group.size() > 1:
         _tell_of_exceptions(group)
     return group
@@ -127,7 +156,7 @@ def _tell_of_exceptions(group):
 
     def show(kind, error, traceback):
         shown(kind, error, traceback)
-        if issubclass(kind, Exception):
+        if issubclass(kind, Exception) and not _is_of_others(error):
             why = str(error).splitlines()
             words = f"{kind.__name__}: {why[0]}" if why else kind.__name__
             telling = threading.Thread(target=group.tell, args=(words,), daemon=True)
@@ -135,6 +164,17 @@ def _tell_of_exceptions(group):
             telling.join(_SECONDS_TO_TELL)
 
     sys.excepthook = show
+
+
+def _is_of_others(error):
+    """Whether it began with another rank's: what this one was at is left, and nobody waits to hear of it."""
+    seen = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, (_C.LostRank, _C.RankFailed)):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def joined(step):
@@ -174,8 +214,9 @@ def distributed_state(step) -> Iterator[dict[str, dict[str, torch.Tensor]]]:
             torch.distributed.checkpoint.save(state, checkpoint_id="out")    # or load()
 
     `state` has "model" and "optimizer": by name DTensors on the memory that the ranks hold, so that loading changes the step.
-    What a DTensor cannot say (columns that are cut into heads) is there whole for the length of the `with`. Needs
-    torch.distributed, and a step that was called. All ranks enter it together.
+    What a DTensor cannot say (columns that are cut into heads) is there whole for the length of the `with`. Each rank of a
+    pipeline gives what its stage has, and a stage of one rank plain tensors. Needs torch.distributed, and a step that was
+    called. All ranks enter it together.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -187,13 +228,20 @@ def distributed_state(step) -> Iterator[dict[str, dict[str, torch.Tensor]]]:
         raise _C.UserError("distributed_state() needs torch.distributed: call torch.distributed.init_process_group() at the "
                            "beginning of the program")
     held = engine.held_tensors()
-    whole = [tensor for _, _, tensor, split, _ in held if split is None]
-    names, sizes = zip(*engine.mesh())
-    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=names)
+    whole = [tensor for _, _, tensor, split, _, _ in held if split is None]
+    sizes = dict(engine.mesh())
+    mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    if "pp" in sizes:
+        of_stage = tuple(axis for axis in sizes if axis != "pp")
+        mesh = mesh[of_stage] if of_stage else None
     engine.gather(whole, True)
     state = {"model": {}, "optimizer": {}}
-    for name, is_of_model, tensor, split, own in held:
-        if split is not None:
+    for name, is_of_model, tensor, split, own, is_of_stage in held:
+        if not is_of_stage:
+            continue
+        if split is not None and mesh is None:
+            tensor = own
+        elif split is not None:
             placements = [Replicate() if dim < 0 else Shard(dim) for dim in split]
             contiguous = torch.empty(tensor.shape, device="meta").stride()
             tensor = DTensor.from_local(own, mesh, placements, run_check=False, shape=tensor.shape, stride=contiguous)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from stepc import _C, generators, plain
-from stepc.scout import beside_parameters, numbers_in
+from stepc.host_state import beside_parameters, numbers_in
 
 _FILE = "program_state.json"
 _MODEL_FILES = ("config", "generation_config")  # of transformers' models

@@ -15,34 +15,23 @@ import weakref
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from stepc import generators, tree
+from stepc import generators, host_state, tree
 from stepc.watch import bytecode, updates, walk
 from stepc.before import Before
 from stepc.first_state import FirstState
+from stepc.host_state import beside_parameters
 from stepc.watch.known import HOOKS, PLAIN
 from stepc.watch.reads import ABSENT, ITEM, LENGTH, WEAK, Reads, contents_of, ids_of
 
 _LOG = logging.getLogger("stepc")
 PARAMETER, GRADIENT, BUFFER, OPTIMIZER_STATE, BATCH, CAPTURED = range(6)
 _SCHEDULERS = (LRScheduler, ReduceLROnPlateau)
-_LOG = logging.getLogger("stepc")
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 
 
 def _storage(tensor):
     return tensor.untyped_storage()._cdata
-
-
-def beside_parameters(optimizer):
-    """What of an optimizer's state belongs to no parameter, by name: MADGRAD counts in "k"."""
-    return {name: one for name, one in optimizer.state.items()
-            if not isinstance(name, torch.Tensor) and not isinstance(one, dict)}
-
-
-def numbers_in(state):
-    """All of an optimizer's state that is no tensor."""
-    return {name: one for name, one in state.items() if not isinstance(one, torch.Tensor)}
 
 
 class Scout:
@@ -71,7 +60,7 @@ class Scout:
         self.attributes = tree.Attributes(all_count=is_pure)  # that the step reads of objects that it is given
         self.looks_lightly = False  # recordings look at no more than the calls
         self.on_ranks = False
-        self.reason = ""  # why the last recorded call does not earn a replay without its Python
+        self.reason = ""  # why a replay of the last recorded call needs its Python
 
     def _find(self):
         """Modules that stand in no other, optimizers and schedulers, under the names by which they are reached."""
@@ -217,7 +206,7 @@ class Scout:
         return bytecode.why_unwatched()
 
     def trace(self, why):
-        """The step's Python runs at every call from now on, and what it reads separates no plans."""
+        """Switches to traced mode: the step's Python runs at every call, and what it reads no longer affects the signature."""
         self.reason = why
         self.python = "traced"
         self.reads = Reads()
@@ -245,7 +234,8 @@ class Scout:
                         self.reads.add(held, ITEM, name, f"{path}.{name}", "")
 
     def leaves_out(self, place, words):
-        """Replays of a pure step do not do this. What stands at the place, (id of a container, name), separates no plans."""
+        """Replays of a pure step do not do this. What stands at the place, (id of a container, name), no longer affects the
+        signature."""
         if place in self._left_out:
             return
         self._left_out.add(place)
@@ -340,29 +330,18 @@ class Scout:
             for name, value in attributes.items():
                 if isinstance(value, tuple):  # its shape and type; made here, outside of any recording
                     attributes[name] = torch.zeros(value[0], dtype=value[1])
-        saved = []
-        for optimizer in self.optimizers.values():
-            groups = [(group, {k: v for k, v in group.items() if k != "params"}) for group in optimizer.param_groups]
-            states = [(state, numbers_in(state)) for state in optimizer.state.values() if isinstance(state, dict)]
-            states.append((optimizer.state, numbers_in(beside_parameters(optimizer))))
-            saved.append((groups, states))
-        for scheduler in self.schedulers.values():
-            attributes = {k: v for k, v in scheduler.__dict__.items() if k != "optimizer" and k != "step"}
-            saved.append(([(scheduler.__dict__, attributes)], []))
-        return saved
+        return host_state.save(self.optimizers.values(), self.schedulers.values())
 
     def restore_host_state(self, saved):
-        for groups, states in saved:
-            for container, values in groups + states:
-                container.update(values)
+        host_state.restore(saved)
 
     def save_everything(self):
         return Before(functools.partial(self.step, self.modules, self.optimizers)), self.save_host_state()
 
     def restore_everything(self, saved):
-        before, host_state = saved
+        before, of_host = saved
         before.restore()
-        self.restore_host_state(host_state)
+        host_state.restore(of_host)
 
     # ---- owners of what is not listed
 

@@ -12,7 +12,8 @@ import torch
 from torch.autograd.graph import get_gradient_edge
 
 from stepc import _C, passes, tree
-from stepc.recording import Recording, Tracing
+from stepc.function_modes import Tracing
+from stepc.recording import Recording
 
 
 def forward(run, given):

@@ -12,6 +12,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -52,12 +53,21 @@ std::string one_line(std::string_view text) {
   return line;
 }
 
-// For the agent of torchrun, which shows what is in it of the rank that failed first.
+// For the agent of torchrun, which shows what is in it of the rank that failed first. It dies of a file that it cannot
+// parse, and may stop this rank at any moment: there is a whole one, or none.
 void write_error_file(const std::string& line) {
   const char* file = std::getenv("TORCHELASTIC_ERROR_FILE");
   if (file == nullptr) return;
   const nlohmann::json extra = {{"py_callstack", line}, {"timestamp", str("{}", std::time(nullptr))}};
-  std::ofstream(file) << nlohmann::json{{"message", {{"message", line}, {"extraInfo", extra}}}}.dump();
+  const std::filesystem::path partial = str("{}.partial", file);
+  std::ofstream out(partial);
+  out << nlohmann::json{{"message", {{"message", line}, {"extraInfo", extra}}}}.dump();
+  out.close();
+  std::error_code ignored;
+  if (out.good())
+    std::filesystem::rename(partial, file, ignored);
+  else
+    std::filesystem::remove(partial, ignored);
 }
 
 int fail(int code, std::string_view text) {

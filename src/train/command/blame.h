@@ -1,12 +1,12 @@
 // `stepc blame DIR`: which rank ended a run, from what all ranks have left of their last instructions
-// (run/flight_file.h). A rank that was killed leaves nothing; those that waited for it tell on it.
+// (comm/watch/flight_file.h). A rank that was killed leaves nothing; those that waited for it tell on it.
 #pragma once
 
 #include <filesystem>
 #include <string>
 #include <vector>
 
-#include "train/run/flight_file.h"
+#include "comm/watch/flight_file.h"
 
 namespace stepc::train {
 

@@ -27,7 +27,6 @@
 #include "train/step/batches.h"
 #include "train/step/local_learner.h"
 #include "train/step/rank_plan.h"
-#include "train/step/stage_plan.h"
 #include "train/step/train_step.h"
 #include "train/step/training_step.h"
 
@@ -73,17 +72,12 @@ int run_memory_of_rank(const RunConfig& config, const ModelDirectory& directory,
   check_pipeline(config, directory.config.num_hidden_layers);
   const CapturedRun run = capture_run(config, directory, progress);
   std::optional<Progress::Phase> phase(std::in_place, progress, "planning the step");
-  const auto show = [&](const auto& plan) {
-    phase.reset();
-    std::fputs(to_text(plan).c_str(), stdout);
-    if (picture.empty()) return;
-    write_file_synced(picture, memory_svg(plan));
-    std::printf("picture: %s\n", picture.c_str());
-  };
-  if (strategy.mesh.find("pp"))
-    show(plan_pipeline(run.parts, config, strategy, directory, run.model, run.optimizer));
-  else
-    show(plan_rank(run.parts, config, strategy, directory, run.model, run.optimizer));
+  const RankPlan plan = plan_rank(run.parts, config, strategy, directory, run.model, run.optimizer);
+  phase.reset();
+  std::fputs(to_text(plan).c_str(), stdout);
+  if (picture.empty()) return 0;
+  write_file_synced(picture, memory_svg(plan));
+  std::printf("picture: %s\n", picture.c_str());
   return 0;
 }
 

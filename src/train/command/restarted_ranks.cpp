@@ -61,6 +61,7 @@ int run_restarted_ranks(const LocalRanks& launch, int restarts, const RunConfig&
   command.push_back("--train.threads=" + threads);
   setenv("OMP_NUM_THREADS", threads.c_str(), /*overwrite=*/0);
   if (!has_secret()) setenv("STEPC_SECRET", draw_nonce().c_str(), /*overwrite=*/0);
+  setenv("STEPC_AGENT", str("{}", getpid()).c_str(), /*overwrite=*/1);  // as which it goes on below
   std::printf("%d ranks on this machine, started again at most %d times; output of all but rank 0 is in %s\n",
               launch.ranks, restarts, launch.logs.c_str());
   std::fflush(stdout);

@@ -164,11 +164,6 @@ Pipeline pipeline_of(const RunConfig& config) {
 void check_stages(const RunConfig& config) {
   const RunConfig::Parallel& parallel = config.parallel;
   if (parallel.pp == 1) return;
-  USER_CHECK(config.optim.name != "wsam",
-             "parallel.pp = {}: optim.name = \"wsam\" takes two gradients a step, and a pipeline one", parallel.pp);
-  USER_CHECK(config.memory.budget != "auto",
-             "parallel.pp = {}: memory.budget = \"auto\" weighs a step in one piece; give a size, such as \"12GiB\"",
-             parallel.pp);
   try {
     order_of(pipeline_of(config));
   } catch (const UserError& error) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/launch.h"
 #include "passes/partition/strategy.h"
 
 namespace stepc::train {
@@ -73,7 +74,7 @@ struct RunConfig {
     std::vector<ShardRule> shard = {};
   } parallel;
   struct Elastic {
-    double stall_seconds = 45;
+    double stall_seconds = kStallSeconds;
     int64_t check_every = 0;
     int64_t snapshot_every = 0;
     int64_t snapshot_copies = 1;

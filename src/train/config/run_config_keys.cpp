@@ -239,7 +239,8 @@ const std::vector<Key>& run_config_keys() {
       {"elastic.snapshot_copies", at(&R::elastic, &R::Elastic::snapshot_copies), between(0, 8),
        "other machines that hold what a rank has of a snapshot, as far as there are so many"},
       {"elastic.rejoin_seconds", at(&R::elastic, &R::Elastic::rejoin_seconds), between(0, 86400),
-       "that ranks which have lost one wait for another in its place, and go on from memory; for launchers that start "
+       "that ranks which have lost one wait for another in its place, and go on with what they hold; for launchers "
+       "that start "
        "single ranks again; 0: they end"},
 
       {"optim.name", at(&R::optim, &R::Optim::name), one_of({"adamw", "sgd", "agd", "wsam", "lion"}),

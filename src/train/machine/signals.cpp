@@ -9,9 +9,11 @@ namespace {
 
 volatile std::sig_atomic_t received_signal = 0;
 volatile std::sig_atomic_t was_asked = 0;  // by somebody who may ask again
+volatile std::sig_atomic_t agent_process = 0;
 
-void on_signal(int signal) {
-  const bool asks = signal == SIGINT || signal == SIGTERM;
+void on_signal(int signal, siginfo_t* info, void* /*context*/) {
+  const bool is_agent = agent_process != 0 && info->si_pid == agent_process;
+  const bool asks = (signal == SIGINT || signal == SIGTERM) && !is_agent;
   if (asks && was_asked != 0) _exit(StopSignals::exit_code(signal));
   if (asks) was_asked = 1;
   if (received_signal == 0) received_signal = signal;
@@ -23,8 +25,8 @@ StopSignals::StopSignals() {
   received_signal = 0;
   was_asked = 0;
   struct sigaction action = {};
-  action.sa_handler = on_signal;
-  action.sa_flags = SA_RESTART;  // a write in progress goes on
+  action.sa_sigaction = on_signal;
+  action.sa_flags = SA_RESTART | SA_SIGINFO;  // a write in progress goes on
   for (size_t i = 0; i < kSignals.size(); ++i) {
     sigaction(kSignals[i], nullptr, &before_[i]);
     const bool stays_ignored = kSignals[i] == SIGHUP && before_[i].sa_handler == SIG_IGN;
@@ -48,6 +50,8 @@ const char* signal_name(int signal) {
       return "SIGTERM";
   }
 }
+
+void StopSignals::set_agent(pid_t agent) { agent_process = agent; }
 
 int StopSignals::received() { return received_signal; }
 

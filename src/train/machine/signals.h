@@ -6,6 +6,8 @@
 #include <array>
 #include <csignal>
 
+#include <sys/types.h>
+
 namespace stepc::train {
 
 // From now on; process-wide, as signals are. What was there before comes back with the destructor. A SIGHUP that is
@@ -16,6 +18,10 @@ class StopSignals {
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
+
+  // Who may ask several times for one cause: the agent that started this process, whose death the system tells once for
+  // each thread that it had. 0: nobody.
+  static void set_agent(pid_t agent);
 
   // The signal that asked to stop, or 0.
   [[nodiscard]] static int received();

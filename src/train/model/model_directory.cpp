@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
 #include "train/machine/machine.h"
 
@@ -90,6 +91,10 @@ ModelDirectory open_model_directory(const fs::path& path) {
   if (is_adapter(path)) return open_adapter(path);
   USER_CHECK(fs::is_directory(path), "{}: not a directory; a model directory has config.json, tokenizer.json and {}",
              path.string(), "model.safetensors (`stepc init` makes one)");
+  if (const fs::path newest = newest_directory(path); !newest.empty())
+    USER_CHECK(fs::exists(path / "config.json"),
+               "{}: the directory of a run, and no model: give one of its checkpoints, {}", path.string(),
+               newest.string());
   models::DecoderConfig config = read_model_config(path);
   const fs::path tokenizer_path = tokenizer_file(path);
   Tokenizer tokenizer = in_directory(path, [&] { return Tokenizer::load(tokenizer_path); });

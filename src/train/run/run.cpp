@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <set>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -16,6 +18,7 @@
 #include "base/machine_memory.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
+#include "comm/watch/watchdog.h"
 #include "cost/profile.h"
 #include "engine/config.h"
 #include "runtime/arena.h"
@@ -27,17 +30,15 @@
 #include "train/machine/matmul_rate.h"
 #include "train/machine/signals.h"
 #include "train/run/choose_strategy.h"
-#include "train/run/flight_file.h"
 #include "train/run/run_data.h"
 #include "train/run/same_on_all.h"
 #include "train/run/trainer.h"
-#include "train/run/watchdog.h"
 #include "train/step/evaluate.h"
 
 namespace stepc::train {
 
 Run::Run(RunConfig config, const Launch& launch, std::shared_ptr<Ranks> ranks, Output output, const Continuation& from,
-         FileSystem& files, std::filesystem::path profile)
+         FileSystem& files, std::filesystem::path profile, const LeftBehind* left)
     : files_(files),
       config_(std::move(config)),
       device_(use_device("train.device", config_.train.device)),
@@ -71,14 +72,19 @@ Run::Run(RunConfig config, const Launch& launch, std::shared_ptr<Ranks> ranks, O
   if (const auto line = device_.is_cpu() ? slow_float16_here(config_) : std::nullopt) log().warn(*line);
   if (const std::string line = unused_gpu(device_); !line.empty()) progress_.note(line);
   progress_.note(start_table(config_, learner_->directory().config, corpus_, numbers_));
-  plan_step();
+  plan_step(left == nullptr ? 0 : left->kept.bytes());
   progress_.note(step_time_text(numbers_, prediction_));
   if (snapshots_) snapshots_->check_room(learner_->saved_bytes(), config_.elastic.snapshot_every);
-  progress_.during("loading the model", [&] { learner_->load(config_); });
   const auto& checkpoint = directory_.start();
-  if (checkpoint) progress_.during("loading the checkpoint", [&] { resume_from(*checkpoint); });
-  if (from.resumes && !checkpoint) progress_.note("no checkpoint to resume from: starting at step 0");
-  if (is_first_) metrics_.emplace(directory_.metrics().string(), checkpoint ? step_ : -1);
+  is_carried_on_ = carry_on(left);
+  if (!is_carried_on_) {
+    progress_.during("loading the model", [&] { learner_->load(config_); });
+    if (checkpoint) progress_.during("loading the checkpoint", [&] { resume_from(*checkpoint); });
+    if (from.resumes && !checkpoint) progress_.note("no checkpoint to resume from: starting at step 0");
+  }
+  // What the last step of a lost rank was to leave there is written anew.
+  if (is_first_) metrics_.emplace(directory_.metrics().string(), is_carried_on_ ? step_ - 1 : checkpoint ? step_ : -1);
+  if (metrics_ && !last_line_.empty()) metrics_->write(nlohmann::ordered_json::parse(last_line_));
   saver_.emplace(config_, directory_.path(), *learner_, directory_.checkpoint(), files_, ranks_,
                  to_text(strategy_.mesh));
   if (const uint64_t bytes = saver_->made().staging_bytes)
@@ -133,6 +139,36 @@ void Run::resume_from(const Checkpoint& checkpoint) {
                                        : str("resumed from memory at step {}: {}", step_, resumed_from_));
 }
 
+bool Run::carry_on(const LeftBehind* left) {
+  if (ranks_ == nullptr || config_.elastic.rejoin_seconds == 0) return false;
+  const int64_t saved = directory_.start() ? directory_.start()->state.step : 0;
+  const bool is_ours = left != nullptr && left->run == directory_.run() && left->step >= saved;
+  // A number that is not negative: 0 of a rank that has nothing.
+  const std::vector<int64_t> have = ranks_->each(is_ours ? left->step + 1 : 0);
+  for (const int64_t each : std::set<int64_t, std::greater<>>(have.begin(), have.end())) {
+    if (each == 0) break;
+    const bool is_mine = is_ours && left->step + 1 == each;
+    if (!progress_.during("taking what other ranks have kept",
+                          [&] { return learner_->take_over(is_mine ? &left->kept : nullptr); }))
+      continue;
+    step_ = each - 1;
+    for (const std::string& line : ranks_->exchange(is_mine ? left->line : std::string()))
+      if (!line.empty()) last_line_ = line;
+    progress_.note(
+        str("resumed from what ranks have kept at step {}: {} of {} had all of theirs, the others took it from them",
+            step_, std::ranges::count(have, each), ranks_->ranks()));
+    return true;
+  }
+  return false;
+}
+
+std::optional<LeftBehind> Run::leave() {
+  if (is_undone_) return std::nullopt;
+  std::optional<KeptState> kept = learner_->leave();
+  if (!kept) return std::nullopt;
+  return LeftBehind{directory_.run(), step_, last_line_, *std::move(kept)};
+}
+
 int Run::run() {
   if (directory_.finished() && step_ >= config_.train.steps) {
     progress_.note(
@@ -148,30 +184,36 @@ int Run::run() {
   const Mode mode = parse_mode(config_.train.mode);
   if (mode == Mode::kFast || (mode == Mode::kExact && !config_.data.buckets.empty())) compile();
   if (ranks_ != nullptr && is_guarded_) ranks_->stop_listening();
+  if (is_carried_on_ && step_ > 0) follow_step();
   while (step_ < config_.train.steps) {
     enter("reading the batch", /*is_brief=*/true);
     alone([&] { read_batch(); });
     enter("agreeing on the step", /*is_brief=*/true);
     if (const int signal = received_signal()) return stop(signal);
     take_step();
-    if (config_.elastic.check_every > 0 && step_ % config_.elastic.check_every == 0) check_replicas();
-    const bool last = step_ == config_.train.steps;
-    if (!last && config_.output.eval_every > 0 && step_ % config_.output.eval_every == 0) {
-      if (const auto loss = evaluate_held_out())
-        progress_.note(str("held-out loss at step {}: {:.4f} nats per byte", step_, *loss));
-    }
-    const bool due = config_.output.save_every > 0 && step_ % config_.output.save_every == 0;
-    const bool best = !last && is_best();
-    if (!last && (due || best)) save_beside_training(best);
-    if (!last && config_.elastic.snapshot_every > 0 && step_ % config_.elastic.snapshot_every == 0) take_snapshot();
+    follow_step();
   }
   if (const int signal = received_signal()) return stop(signal);
   finish();
   return 0;
 }
 
+// What is due between this step and the next one.
+void Run::follow_step() {
+  if (config_.elastic.check_every > 0 && step_ % config_.elastic.check_every == 0) check_replicas();
+  if (step_ == config_.train.steps) return;
+  if (config_.output.eval_every > 0 && step_ % config_.output.eval_every == 0) {
+    if (const auto loss = evaluate_held_out())
+      progress_.note(str("held-out loss at step {}: {:.4f} nats per byte", step_, *loss));
+  }
+  const bool due = config_.output.save_every > 0 && step_ % config_.output.save_every == 0;
+  const bool best = is_best();
+  if ((due || best) && step_ > saver_->saved_step()) save_beside_training(best);
+  if (config_.elastic.snapshot_every > 0 && step_ % config_.elastic.snapshot_every == 0) take_snapshot();
+}
+
 // Before there is memory for it.
-void Run::plan_step() {
+void Run::plan_step(uint64_t kept_bytes) {
   if (config_.train.mode != name_of(Mode::kFast)) return;
   uint64_t largest = 0;
   for (const int64_t seq : corpus_.mixture().lengths()) {
@@ -180,6 +222,7 @@ void Run::plan_step() {
     largest = std::max(largest, learner_->stats().planned_peak_bytes);
   }
   planned_.process = resident_process_bytes();
+  planned_.process -= std::min(kept_bytes, planned_.process);
   planned_.state = learner_->stats().state_bytes;
   planned_.step = largest;
   if (saves_while_training(config_)) planned_.copies.staging = learner_->staged_bytes();
@@ -278,6 +321,7 @@ void Run::keep_profile() {
 }
 
 void Run::show_step(const StepResult& result, double lr, double seconds) {
+  last_line_.clear();
   const double typical = pace_.recent() > 0 ? pace_.recent() : seconds;
   if (!prediction_) prediction_ = learner_->prediction();
   const Stats stats = learner_->stats();
@@ -295,15 +339,16 @@ void Run::show_step(const StepResult& result, double lr, double seconds) {
                       .planned_bytes = stats.planned_peak_bytes};
   progress_.step(line);
   if (!is_logged(line, config_.output.log_every)) return;
-  if (!metrics_) return;
-  metrics_->write({{"step", step_},
-                   {"loss", result.loss},
-                   {"grad_norm", result.grad_norm},
-                   {"lr", lr},
-                   {"tokens", step_ * numbers_.tokens_per_step},
-                   {"step_seconds", seconds},
-                   {"tokens_per_second", line.tokens_per_second},
-                   {"mfu", line.mfu}});
+  const nlohmann::ordered_json numbers = {{"step", step_},
+                                          {"loss", result.loss},
+                                          {"grad_norm", result.grad_norm},
+                                          {"lr", lr},
+                                          {"tokens", step_ * numbers_.tokens_per_step},
+                                          {"step_seconds", seconds},
+                                          {"tokens_per_second", line.tokens_per_second},
+                                          {"mfu", line.mfu}};
+  if (config_.elastic.rejoin_seconds > 0) last_line_ = numbers.dump();
+  if (metrics_) metrics_->write(numbers);
 }
 
 std::optional<double> Run::evaluate_held_out() {

@@ -37,13 +37,24 @@
 
 namespace stepc::train {
 
+// What a run that has lost ranks leaves to the next one of its process.
+struct LeftBehind {
+  std::string run;  // its name
+  int64_t step = 0;
+  std::string line;  // of metrics.jsonl for that step; empty: it has none
+  KeptState kept;
+};
+
 class Run {
  public:
   // `ranks`: this process and those that it trains with; none: it trains alone. `output`: where it says what happens.
+  // `left`: by the run before in this process, if there was one.
   Run(RunConfig config, const Launch& launch, std::shared_ptr<Ranks> ranks, Output output, const Continuation& from,
-      FileSystem& files, std::filesystem::path profile);
+      FileSystem& files, std::filesystem::path profile, const LeftBehind* left = nullptr);
   // While StopSignals are taken.
   int run();
+  // When run() has thrown. nullopt: its tensors are no step's.
+  std::optional<LeftBehind> leave();
 
  private:
   static constexpr const char* kHeldOut = "held_out_nats_per_byte";  // of metrics.jsonl
@@ -53,10 +64,14 @@ class Run {
   // Looks in memory for what is as new as the newest checkpoint; where it is from, in words, or nothing.
   std::string look_for_snapshot(bool resumes);
   void resume_from(const Checkpoint& checkpoint);
+  // Goes on from what ranks have kept, where that is a whole state and no older than what is saved.
+  bool carry_on(const LeftBehind* left);
   void read_batch();
   void take_step();
+  void follow_step();
   void show_step(const StepResult& result, double lr, double seconds);
-  void plan_step();
+  // `kept_bytes`: of the process are those of tensors that a run before has left.
+  void plan_step(uint64_t kept_bytes);
   void compile();
   // In words, of all that are planned before the run.
   [[nodiscard]] std::string step_of(int64_t seq) const;
@@ -118,6 +133,9 @@ class Run {
   std::optional<SlowRanks> slow_ranks_;
   int64_t steps_taken_ = 0;
   int64_t checked_step_ = -1;             // after which replicas were compared last
+  bool is_carried_on_ = false;            // what was to follow its last step may not have
+  std::string last_line_;                 // of metrics.jsonl for the last step, where ranks may be replaced
+  bool is_undone_ = false;                // the tensors are not those of step_
   std::string failure_;                   // what this rank could not do, until the others are told
   PlannedNeed planned_;                   // of fast mode
   std::optional<Prediction> prediction_;  // once there is a plan

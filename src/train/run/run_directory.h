@@ -5,7 +5,7 @@
 //   metrics.jsonl, events.out.tfevents.stepc
 //   report.html         of the finished run
 //   logs/rank-0.log     and on: what the ranks of `stepc train --ranks` said
-//   logs/rank-0.flight.json    and on: what they did last in an attempt that failed (flight_file.h)
+//   logs/rank-0.flight.json    and on: what they did last in an attempt that failed (comm/watch/flight_file.h)
 //   checkpoint-000200/  see checkpoint/checkpoint.h
 //   model/              the finished model; its presence says that the run is complete
 #pragma once

@@ -28,6 +28,7 @@ std::string Run::first_nonfinite() {
   const Progress::Phase phase(progress_, "looking for the first value that is not finite");
   const auto began = Clock::now();
   const int64_t bad_step = step_ - 1;
+  is_undone_ = true;
   const auto checkpoint = find_latest_checkpoint(directory_.path());
   if (checkpoint) {
     learner_->restore(checkpoint->directory);

@@ -14,8 +14,8 @@
 #include <thread>
 #include <utility>
 
-#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "base/check.h"
 #include "base/hash.h"
@@ -23,6 +23,8 @@
 #include "base/text.h"
 #include "comm/launch.h"
 #include "comm/ranks.h"
+#include "comm/watch/agent.h"
+#include "comm/watch/watchdog.h"
 #include "engine/config.h"
 #include "train/config/parallel.h"
 #include "train/config/run_config_keys.h"
@@ -31,7 +33,6 @@
 #include "train/run/run.h"
 #include "train/run/run_start.h"
 #include "train/run/same_on_all.h"
-#include "train/run/watchdog.h"
 
 namespace stepc::train {
 
@@ -72,11 +73,9 @@ std::chrono::milliseconds milliseconds_of(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(1000 * seconds));
 }
 
-// Ranks of an agent that was killed would go on without it, and hold the directory against the run that somebody starts
-// in its stead: they save and end, as if it had asked them to.
-void end_with_agent(const Launch& launch) {
-  if (launch.agent_store) prctl(PR_SET_PDEATHSIG, SIGTERM);
-}
+// Whoever read what ranks say may be gone with the agent. During the run StopSignals asks to save and stop then; what
+// is said before and after it is lost, and nothing else.
+void outlive_readers() { std::signal(SIGPIPE, SIG_IGN); }
 
 // Agents stop their ranks one after the other when others come or go, and all ranks stop with the first of them.
 void wait_for_own_agent(const Launch& launch, int status) {
@@ -88,34 +87,35 @@ void wait_for_own_agent(const Launch& launch, int status) {
 // Does it. A rank that ends there leaves what it did last, and says where it was. `has_begun`: else what is wrong with
 // its input is for the person who started it alone.
 template <class Work>
-auto leaving_its_flight(std::optional<Watchdog>& watchdog, bool has_begun, const Work& work) {
-  if (!watchdog) return work();
+auto leaving_its_flight(Ranks* ranks, bool has_begun, const Work& work) {
+  if (ranks == nullptr) return work();
+  Watchdog& watchdog = *ranks->watchdog();
   try {
-    return work();
-  } catch (const LostRank& error) {
-    watchdog->leave(FlightFile::End::kLost, error.what(), error.lost);
-    throw LostRank(error.what() + watchdog->place_text(), error.lost);
+    return watchdog.noting_lost_ranks(work);
+  } catch (const LostRank&) {
+    throw;
   } catch (const RankFailed& error) {
-    if (has_begun) watchdog->leave(FlightFile::End::kTold, error.what());
+    if (has_begun) watchdog.leave(FlightFile::End::kTold, error.what());
     throw;
   } catch (const UserError& error) {
-    if (has_begun) watchdog->leave(FlightFile::End::kFailed, error.what());
+    if (has_begun) watchdog.leave(FlightFile::End::kFailed, error.what());
     throw;
   } catch (const std::exception& error) {
-    watchdog->leave(FlightFile::End::kFailed, first_line(error.what()));
+    watchdog.leave(FlightFile::End::kFailed, first_line(error.what()));
     throw;
   }
 }
 
 // From the meeting of the ranks to the end of the run, or of one of them. `rejoins`: this rank has lost others before.
+// `left`: what it has kept of that run, and of this one, should it lose others again.
 int train_together(RunConfig config, const Launch& launch, bool resume, bool rejoins, FileSystem& files,
-                   const std::filesystem::path& profile) {
+                   const std::filesystem::path& profile, std::optional<LeftBehind>& left) {
+  const bool may_rejoin = config.elastic.rejoin_seconds > 0;
   // A rank that has not answered for that long is given up: soon all the others have ended.
   const std::chrono::milliseconds to_answer = milliseconds_of(config.elastic.stall_seconds);
   const std::chrono::milliseconds to_meet =
       rejoins ? milliseconds_of(config.elastic.rejoin_seconds) : std::chrono::milliseconds(kToMeet);
   const std::shared_ptr<Ranks> ranks = launch.ranks > 1 ? Ranks::join(launch, to_meet, to_answer) : nullptr;
-  std::optional<Watchdog> watchdog;
   std::optional<Run> run;
   or_fail_together(ranks.get(), [&] {
     // What the attempt before has saved is this run's own.
@@ -129,22 +129,25 @@ int train_together(RunConfig config, const Launch& launch, bool resume, bool rej
     config = use_threads(std::move(config), launch.local_ranks);
     if (ranks != nullptr) {
       use_common_threads(config, *ranks);
-      watchdog.emplace(*ranks, config.output.dir, begin_attempt(*ranks), config.elastic.stall_seconds);
+      ranks->watch(config.output.dir, config.elastic.stall_seconds);
     }
     Output output = output_of(launch, config.output.dir);
-    leaving_its_flight(watchdog, /*has_begun=*/false,
-                       [&] { run.emplace(std::move(config), launch, ranks, std::move(output), from, files, profile); });
+    leaving_its_flight(ranks.get(), /*has_begun=*/false, [&] {
+      run.emplace(std::move(config), launch, ranks, std::move(output), from, files, profile, left ? &*left : nullptr);
+    });
   });
+  left.reset();
   try {
     int status = 0;
     {
       // Not for the run alone: agents stop a rank that has lost others, and it still has to say so.
       const StopSignals signals;
-      status = leaving_its_flight(watchdog, /*has_begun=*/true, [&] { return run->run(); });
+      status = leaving_its_flight(ranks.get(), /*has_begun=*/true, [&] { return run->run(); });
     }
     wait_for_own_agent(launch, status);
     return status;
   } catch (const LostRank&) {
+    if (may_rejoin) left = run->leave();
     throw;
   } catch (const UserError& error) {
     throw RunFailure(error.what());
@@ -163,13 +166,18 @@ int train(RunConfig config, bool resume, FileSystem& files, const std::filesyste
   USER_CHECK(launch.ranks == 1 || config.train.device == "cpu",
              "train.device = \"{}\": {} ranks train on CPUs alone; give one rank, or \"cpu\"", config.train.device,
              launch.ranks);
-  USER_CHECK(config.elastic.rejoin_seconds == 0 || !launch.agent_store,
+  USER_CHECK(config.elastic.rejoin_seconds == 0 || !launch.is_of_agent(),
              "elastic.rejoin_seconds = {:g}: {} ends all ranks when one is lost: leave the key out",
              config.elastic.rejoin_seconds, launch.by);
-  if (launch.ranks > 1) take_all_open_files();
+  if (launch.ranks > 1) {
+    take_all_open_files();
+    outlive_readers();
+  }
+  if (launch.is_of_agent()) StopSignals::set_agent(getppid());
   end_with_agent(launch);
+  std::optional<LeftBehind> left;
   for (bool rejoins = false;; rejoins = true) try {
-      return train_together(config, launch, resume, rejoins, files, profile);
+      return train_together(config, launch, resume, rejoins, files, profile, left);
     } catch (const LostRank& error) {
       if (config.elastic.rejoin_seconds == 0 || StopSignals::received() != 0) throw;
       log().warn("{}; waiting {} for a rank in its place", error.what(), human_seconds(config.elastic.rejoin_seconds));

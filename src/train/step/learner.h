@@ -14,6 +14,7 @@
 #include "train/model/model_directory.h"
 #include "train/model/sample.h"
 #include "train/step/batches.h"
+#include "train/step/kept_state.h"
 #include "train/step/optimizer_choice.h"
 
 namespace stepc::train {
@@ -63,6 +64,13 @@ class Learner {
   // Undoes the steps since a checkpoint of this run, or since its start: weights and optimizer are as they were there.
   virtual void restore(const std::filesystem::path& checkpoint) = 0;
   virtual void restore_fresh(const std::filesystem::path& model, const RunConfig& config) = 0;
+  // What it holds, where that is certainly as the last step has left it: the one under way has not begun to change it.
+  // For when a call has thrown, before the learner goes. nullopt: not certainly, or there is no other learner for it.
+  virtual std::optional<KeptState> leave() { return std::nullopt; }
+  // In place of load() and load_optimizer(): goes on with `kept`; a rank that has none takes what ranks with the same
+  // parts have kept. False on all ranks, and nothing is done, where nobody has kept some part.
+  virtual bool take_over(const KeptState* /*kept*/) { return false; }
+
   // Which op's result of a step on this batch is not a finite number first, and of several ranks on which; the weights
   // are looked at before it. nullopt: all is finite until the gradients are summed up. They are changed by it.
   virtual std::optional<std::string> find_nonfinite_in(const Batch& batch) = 0;

@@ -18,10 +18,11 @@
 #include "train/config/parallel.h"
 #include "train/machine/kernel_directory.h"
 #include "train/model/adapter_choice.h"
+#include "train/step/capture_run.h"
 #include "train/step/find_nonfinite.h"
 #include "train/step/local_learner.h"
-#include "train/step/rank_plan.h"
 #include "train/step/same_tensors.h"
+#include "train/step/train_step.h"
 
 namespace stepc::train {
 
@@ -65,16 +66,15 @@ RankLearner::RankLearner(ModelDirectory directory, const RunConfig& config, Stra
   strategy_.mesh = stage_ranks_.stage_mesh;
   config_.parallel.pp = stage_ranks_.count;
   check_pipeline(config_, directory_.config.num_hidden_layers);
-  if (stage_ranks_.count > 1) {
-    check_stages(config_);
-    stages_ = std::make_unique<StageSteps>(pipeline_of(config_), parse_verify(config_.train.verify), stage_ranks_,
-                                           kernels_, state_);
-  }
+  check_stages(config_);
   const VirtualRegion shapes_alone;
   model_ = models::Decoder(directory_.config, models::scalar_type(config.model.compute));
   if (directory_.adapter) models::add_adapters(model_, *directory_.adapter, 0);
   optimizer_ = choose_optimizer(config, models::trainable_parameters(model_));
-  if (is_in_parts(optimizer_, config.train.micro_batches, stage_ranks_.count)) hold_gradients(optimizer_);
+  if (!is_in_parts(optimizer_, config.train.micro_batches, stage_ranks_.count)) return;
+  hold_gradients(optimizer_);
+  stages_ = std::make_unique<StageSteps>(pipeline_of(config_), parse_verify(config_.train.verify), stage_ranks_,
+                                         kernels_, state_);
 }
 
 CompileOptions RankLearner::compile_options() const {
@@ -116,10 +116,10 @@ at::Tensor RankLearner::run_other(const std::string& name, Context context, cons
 
 RankLearner::Programs& RankLearner::programs_for(const Batch& batch) {
   Programs& programs = programs_[batch.tokens.size(2)];
-  if (!programs.own.empty() || programs.micro_batch != nullptr) return programs;
+  if (programs.whole != nullptr || programs.runs.micro_batch != nullptr) return programs;
   std::vector<CapturedPart> parts = capture_parts(model_, optimizer_, config_, batch);
   if (stages_ == nullptr) {
-    for (CapturedPart& part : parts) programs.own.push_back(program_of(std::move(part.plan), strategy_.context));
+    programs.whole = program_of(std::move(parts.at(0).plan), strategy_.context);
     return programs;
   }
   for (const CapturedPart& part : parts)
@@ -127,27 +127,30 @@ RankLearner::Programs& RankLearner::programs_for(const Batch& batch) {
                part.plan.obstacle);
   CompileOptions options = compile_options();
   const Graph micro_batch = rank_graph_of(parts.at(0).plan, kernels_, options);
-  const Graph update = rank_graph_of(parts.at(1).plan, kernels_, options);
-  StageSteps::Runs runs = stages_->runs_within(
-      micro_batch, [&](const StageParts&) { return stages_->cuts().update(update); }, options);
-  programs.micro_batch = std::move(runs.micro_batch);
-  programs.update = std::move(runs.update);
+  std::vector<Graph> updates;
+  for (size_t p = 1; p < parts.size(); ++p) updates.push_back(rank_graph_of(parts[p].plan, kernels_, options));
+  const auto cut = [&](const StageParts&) {
+    std::vector<StageParts> all;
+    for (const Graph& update : updates) all.push_back(stages_->cuts().update(update));
+    return all;
+  };
+  programs.runs = stages_->runs_within(micro_batch, cut, options);
   strategy_.known = options.strategy.known;
-  programs.micro_timeline = programs.micro_batch->predict(machine_.known);
-  programs.update_timeline = programs.update->predict(machine_.known);
+  programs.micro_timeline = programs.runs.micro_batch->predict(machine_.known);
+  programs.seconds = programs.micro_timeline.seconds * static_cast<double>(programs.runs.updates.size());
+  for (const auto& update : programs.runs.updates) programs.seconds += update->predict(machine_.known).seconds;
   return programs;
 }
 
 std::vector<const RankProgram*> RankLearner::step_programs() const {
   std::vector<const RankProgram*> all;
-  const auto add = [&](const std::vector<std::unique_ptr<RankProgram>>& programs) {
-    for (const auto& program : programs)
-      if (program != nullptr) all.push_back(program.get());
+  const auto add = [&](const std::unique_ptr<RankProgram>& program) {
+    if (program != nullptr) all.push_back(program.get());
   };
   for (const auto& [seq, programs] : programs_) {
-    add(programs.own);
-    if (programs.micro_batch != nullptr) add(programs.micro_batch->programs());
-    if (programs.update != nullptr) add(programs.update->programs());
+    add(programs.whole);
+    if (programs.runs.micro_batch != nullptr) std::ranges::for_each(programs.runs.micro_batch->programs(), add);
+    for (const auto& update : programs.runs.updates) std::ranges::for_each(update->programs(), add);
   }
   return all;
 }
@@ -183,12 +186,14 @@ void RankLearner::load(const RunConfig& config) {
     state_.put(Owner::kOptimizerState, name, tensor);
   for (const auto& item : model_->named_buffers()) state_.put(Owner::kBuffer, item.key(), item.value());
   directory_.config.dtype = saved_dtype(directory_.config.dtype, config.model.compute);
+  doing_ = Doing::kNothing;
 }
 
 void RankLearner::prepare(const Batch& batch, double /*lr*/) { programs_for(batch); }
 
-std::vector<at::Tensor> RankLearner::run(RankProgram& program, const std::vector<at::Tensor>& batch) {
-  return program.step(batch, is_timed_ ? &timed_[&program] : nullptr).outputs;
+void RankLearner::note_run_of(const RankProgram& program) {
+  doing_ = program.must_verify() ? Doing::kUnknown : Doing::kProgram;
+  running_ = &program;
 }
 
 std::optional<Profile> RankLearner::finish_profile() {
@@ -208,28 +213,44 @@ std::optional<Profile> RankLearner::finish_profile() {
 
 StepResult RankLearner::step(const Batch& batch, double lr) {
   Programs& programs = programs_for(batch);
-  state_.put(Owner::kOptimizerState, "lr", at::scalar_tensor(lr, at::kDouble));
-  std::vector<at::Tensor> results;
-  if (programs.own.size() == 1) {
-    results = run(*programs.own[0], with_rows_first(batch));
-  } else {
-    const at::Tensor token_count = models::count_tokens(batch.labels);
-    const auto inputs = [&](int64_t i) { return micro_tensors(batch.micro_batch(i), token_count); };
-    double loss = 0;
-    if (stages_ != nullptr) {
-      const StageRun::Watch watch{is_timed_ ? &timed_ : nullptr, {}};
-      const at::Tensor losses = programs.micro_batch->run(inputs, watch)[0];
-      for (int64_t i = 0; i < losses.size(0); ++i) loss += losses[i].item<double>();
-      stages_->sum_shared_gradients(stages_->cuts().holders());
-      for (const at::Tensor& result : programs.update->run([](int64_t) { return std::vector<at::Tensor>(); }, watch))
-        results.push_back(result[0]);
-    } else {
-      for (int64_t i = 0; i < batch.tokens.size(0); ++i) loss += run(*programs.own[0], inputs(i))[0].item<double>();
-      results = run(*programs.own[1], {});
-    }
-    results.insert(results.begin(), at::scalar_tensor(loss, at::kDouble));
+  before_step_ = read_generator(at::globalContext().defaultGenerator(at::kCPU));
+  state_.put(Owner::kOptimizerState, "lr", at::scalar_tensor(lr, at::kDouble));  // which each step is given
+  const StepResult result = stages_ != nullptr ? step_in_parts(programs, batch) : step_whole(*programs.whole, batch);
+  doing_ = Doing::kNothing;
+  return result;
+}
+
+StepResult RankLearner::step_whole(RankProgram& program, const Batch& batch) {
+  note_run_of(program);
+  const std::vector<at::Tensor> made =
+      program.step(with_rows_first(batch), is_timed_ ? &timed_[&program] : nullptr).outputs;
+  return {made[0].item<double>(), made[1].item<double>(), made[2].item<double>() != 0};
+}
+
+// Loss and norm are those of the first gradient; an overflow of any counts.
+StepResult RankLearner::step_in_parts(Programs& programs, const Batch& batch) {
+  const at::Tensor token_count = models::count_tokens(batch.labels);
+  const auto inputs = [&](int64_t i) { return micro_tensors(batch.micro_batch(i), token_count); };
+  const StageRun::Watch watch{is_timed_ ? &timed_ : nullptr, {}};
+  const bool is_compared = std::ranges::any_of(programs.runs.micro_batch->programs(), [](const auto& program) {
+    return program != nullptr && program->must_verify();
+  });
+  StepResult result;
+  std::vector<at::Tensor> overflow;
+  for (const auto& update : programs.runs.updates) {
+    const bool is_first = update == programs.runs.updates.front();
+    doing_ = is_first && !is_compared ? Doing::kGradients : Doing::kUnknown;  // an update before has changed parameters
+    const at::Tensor losses = programs.runs.micro_batch->run(inputs, watch)[0];
+    for (int64_t i = 0; is_first && i < losses.size(0); ++i) result.loss += losses[i].item<double>();
+    stages_->sum_shared_gradients(stages_->cuts().holders());
+    doing_ = Doing::kUnknown;
+    if (is_first && update->programs().size() == 1) note_run_of(*update->programs()[0]);  // of the only stage
+    const std::vector<at::Tensor> made = update->run([&](int64_t) { return overflow; }, watch);
+    if (is_first) result.grad_norm = made[0][0].item<double>();
+    overflow = {made[1][0]};
   }
-  return {results[0].item<double>(), results[1].item<double>(), results[2].item<double>() != 0};
+  result.skipped = overflow[0].item<double>() != 0;
+  return result;
 }
 
 double RankLearner::summed_loss(const Batch& rows) {
@@ -380,18 +401,15 @@ std::optional<std::string> RankLearner::find_nonfinite_in(const Batch& batch) {
     };
   };
   Programs& programs = programs_for(batch);
-  const at::Tensor token_count = models::count_tokens(batch.labels);
-  const auto inputs = [&](int64_t i) { return micro_tensors(batch.micro_batch(i), token_count); };
   if (stages_ != nullptr) {
+    const at::Tensor token_count = models::count_tokens(batch.labels);
+    const auto inputs = [&](int64_t i) { return micro_tensors(batch.micro_batch(i), token_count); };
     const auto look_at_function = [&](const RankProgram& program, int64_t micro_batch, uint32_t function) {
       return RankProgram::OnWritten(look_at(program, {static_cast<size_t>(micro_batch), function}));
     };
-    programs.micro_batch->run(inputs, {nullptr, look_at_function});
-  } else if (programs.own.size() == 1) {
-    programs.own[0]->step(with_rows_first(batch), nullptr, look_at(*programs.own[0], {0}));
+    programs.runs.micro_batch->run(inputs, {nullptr, look_at_function});
   } else {
-    for (int64_t i = 0; i < batch.tokens.size(0); ++i)
-      programs.own[0]->step(inputs(i), nullptr, look_at(*programs.own[0], {static_cast<size_t>(i)}));
+    programs.whole->step(with_rows_first(batch), nullptr, look_at(*programs.whole, {0}));
   }
   return first_of_all(*ranks_, place, what);
 }
@@ -426,12 +444,15 @@ Stats RankLearner::stats() const {
   }
   if (programs_.empty()) return stats;
   uint64_t planned = 0, measured = 0;  // of what lies between a stage's functions
-  for (const auto& [seq, programs] : programs_)
-    for (const StageRun* run : {programs.micro_batch.get(), programs.update.get()}) {
-      if (run == nullptr) continue;
+  for (const auto& [seq, programs] : programs_) {
+    const auto see = [&](const std::unique_ptr<StageRun>& run) {
+      if (run == nullptr) return;
       planned = std::max(planned, run->planned_bytes());
       measured = std::max(measured, run->measured_bytes());
-    }
+    };
+    see(programs.runs.micro_batch);
+    for (const auto& update : programs.runs.updates) see(update);
+  }
   stats.planned_peak_bytes += planned;
   stats.measured_peak_bytes += measured;
   const RankProgram& program = largest();
@@ -452,9 +473,9 @@ std::string RankLearner::report() const {
           to_text(strategy), program.schedule().instructions.size(),
           program.schedule().count(Instruction::Kind::kCollective), human_bytes(state_.bytes()),
           human_bytes(stats().planned_peak_bytes), with.empty() ? std::string() : str("compared {}\n", with));
-  if (stages_ == nullptr) return text;
+  if (stage_ranks_.count == 1) return text;
   const Programs& programs = programs_.rbegin()->second;
-  const StageRun& run = *programs.micro_batch;
+  const StageRun& run = *programs.runs.micro_batch;
   const double waited = run.run_seconds() > 0 ? run.waited_seconds() / run.run_seconds() : 0;
   text +=
       str("stages begin with {}; of the micro-batches' time this rank waits for others {:.0f} %, predicted {:.0f} %\n",
@@ -466,13 +487,8 @@ std::string RankLearner::report() const {
 std::optional<Prediction> RankLearner::prediction() const {
   if (programs_.empty()) return std::nullopt;
   const Programs& programs = programs_.rbegin()->second;
-  if (stages_ != nullptr)
-    return Prediction{programs.micro_timeline.seconds + programs.update_timeline.seconds, machine_.known.is_calibrated};
-  Prediction sum = predict(programs.own[0]->schedule(), machine_.known);
-  if (programs.own.size() == 1) return sum;
-  sum.seconds *= static_cast<double>(config_.train.micro_batches);
-  sum.seconds += predict(programs.own[1]->schedule(), machine_.known).seconds;
-  return sum;
+  if (stages_ != nullptr) return Prediction{programs.seconds, machine_.known.is_calibrated};
+  return predict(programs.whole->schedule(), machine_.known);
 }
 
 std::string RankLearner::memory_table() const { return to_text(largest().memory()); }

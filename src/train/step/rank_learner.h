@@ -1,6 +1,7 @@
 // The Learner of one rank of several. The model and its optimizer stay shapes: the step is captured of them without
 // being executed, cut for the mesh, and this rank holds its parts alone (engine/ranks/sharded_state.h), of a pipeline
-// those of its stage (engine/ranks/stage_steps.h). All ranks make every call together.
+// those of its stage (engine/ranks/stage_steps.h), which micro-batches without a pipeline have too. All ranks make
+// every call together.
 #pragma once
 
 #include <cstdint>
@@ -51,6 +52,8 @@ class RankLearner final : public Learner {
   void load_optimizer(const std::filesystem::path& checkpoint) override;
   void restore(const std::filesystem::path& checkpoint) override;
   void restore_fresh(const std::filesystem::path& model, const RunConfig& config) override;
+  std::optional<KeptState> leave() override;
+  bool take_over(const KeptState* kept) override;
   std::optional<std::string> find_nonfinite_in(const Batch& batch) override;
   std::optional<std::string> find_unlike_replica() override { return stepc::find_unlike_replica(state_); }
   [[nodiscard]] uint64_t staged_bytes() const override;
@@ -65,13 +68,16 @@ class RankLearner final : public Learner {
   [[nodiscard]] std::string memory_picture() const override;
 
  private:
-  // A step's programs: the whole, or a micro-batch's and the update's; of a pipeline those of a stage's functions,
-  // which the runs have.
+  // A step's programs: the whole, or in parts those of a stage's functions, which the runs have: a micro-batch's and
+  // the update's, of WSAM with one between its gradients.
   struct Programs {
-    std::vector<std::unique_ptr<RankProgram>> own;
-    std::unique_ptr<StageRun> micro_batch, update;
-    ProgramTimeline micro_timeline, update_timeline;  // predicted
+    std::unique_ptr<RankProgram> whole;
+    StageSteps::Runs runs;
+    ProgramTimeline micro_timeline;  // predicted,
+    double seconds = 0;              // of a step
   };
+  StepResult step_whole(RankProgram& program, const Batch& batch);
+  StepResult step_in_parts(Programs& programs, const Batch& batch);
   Programs& programs_for(const Batch& batch);
   std::unique_ptr<RankProgram> program_of(VirtualPlan captured, Context context);
   // One without dropout and without an update, by what it does at which sizes: what it returns first.
@@ -85,8 +91,12 @@ class RankLearner final : public Learner {
   at::Tensor next_logits(const std::vector<int64_t>& ids);
   void restore_from(ModelDirectory directory);
   [[nodiscard]] CompileOptions compile_options() const;
-  std::vector<at::Tensor> run(RankProgram& program, const std::vector<at::Tensor>& batch);
+  // The program's run that comes next counts, and changes the program's tensors where it says so alone.
+  void note_run_of(const RankProgram& program);
   [[nodiscard]] const RankProgram& largest() const;
+  [[nodiscard]] std::string plan_hash() const;
+  // Of the step under way, by the instruction that was begun last.
+  [[nodiscard]] bool may_have_changed() const;
   [[nodiscard]] SavedSlices weight_slices() const;
   [[nodiscard]] SavedSlices state_slices() const;
 
@@ -101,8 +111,18 @@ class RankLearner final : public Learner {
   models::Decoder model_ = nullptr;  // shapes
   ChosenOptimizer optimizer_;        // shapes
   ShardedState state_;
-  std::unique_ptr<StageSteps> stages_;  // none: no pipeline
+  std::unique_ptr<StageSteps> stages_;  // none: steps are whole
   bool is_timed_ = false;
+  // What is under way, for leave().
+  enum class Doing : uint8_t {
+    kNothing,    // between two steps
+    kProgram,    // running_'s run, which counts
+    kGradients,  // the micro-batches' runs, which change nothing else
+    kUnknown,    // or what may change anything
+  };
+  Doing doing_ = Doing::kUnknown;
+  const RankProgram* running_ = nullptr;
+  GeneratorSnapshot before_step_;  // the generator
   std::map<const RankProgram*, RunTimes> timed_;
   std::map<int64_t, Programs> programs_;  // by the rows' length
   std::map<std::string, Other> others_;

@@ -8,7 +8,7 @@
 #include "capture/virtual/virtual_region.h"
 #include "passes/from_trace/functionalise.h"
 #include "train/config/parallel.h"
-#include "train/step/rank_plan.h"
+#include "train/step/capture_run.h"
 
 namespace stepc::train {
 
@@ -44,8 +44,7 @@ SearchModel search_model(const RunConfig& config, const models::DecoderConfig& s
   model.heads = shape.num_key_value_heads > 0 ? shape.num_key_value_heads : shape.num_attention_heads;
   model.tokens = config.data.longest_row();
   model.rows = config.train.batch_size * config.train.micro_batches;
-  // As check_stages() has it.
-  model.has_stages = config.optim.name != "wsam" && config.memory.budget == "none";
+  model.most_stages = config.optim.name == "wsam" ? 1 : model.layers;  // stages are those of a step of one gradient
   model.capture = [=](int64_t layers, int64_t rows, int64_t micro_batches) {
     return capture(config, shape, adapter, layers, rows, micro_batches);
   };

@@ -80,7 +80,7 @@ std::vector<at::Tensor> TrainingStep::inputs(const Batch& batch) const {
 
 bool TrainingStep::capture(const Batch& batch) {
   if (whole_) return whole_->capture(batch.tensors());
-  return micro_->capture(inputs(batch)) && update_->capture();
+  return micro_->capture(inputs(batch)) && update_->capture(std::vector<at::Tensor>());
 }
 
 void TrainingStep::load() {
@@ -97,7 +97,7 @@ bool TrainingStep::prepare(const Batch& batch) {
   at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
   const at::Tensor draws = generator.get_state();
   (*micro_)(inputs(batch));
-  const bool is_planned = update_->prepare();
+  const bool is_planned = update_->prepare(std::vector<at::Tensor>());
   clear_gradients();
   generator.set_state(draws);
   return is_planned;
@@ -120,7 +120,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> TrainingStep::run(const Batch& ba
     const at::Tensor loss = (*micro_)(micro_tensors(batch.micro_batch(i), token_count));
     sum = sum.defined() ? sum + loss : loss;
   }
-  const auto [norm, skipped] = (*update_)();
+  const auto [norm, skipped] = (*update_)(std::vector<at::Tensor>());
   return {sum, norm, skipped};
 }
 

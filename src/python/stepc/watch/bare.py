@@ -4,6 +4,7 @@ A class of the program's may answer otherwise, load what it is asked for, count 
 """
 
 import collections
+import gc
 import types
 
 _NATIVE = (types.WrapperDescriptorType, types.MethodDescriptorType)
@@ -35,3 +36,9 @@ def items(mapping):
 
 def values(mapping):
     return list(method(mapping, "values")())
+
+
+def referrers_of(objects):
+    """All that the collector knows to refer to one of them, but for what asks: CPython 3.13 counts a call's arguments."""
+    asked = tuple(objects)
+    return [one for one in gc.get_referrers(*asked) if one is not asked] if asked else []

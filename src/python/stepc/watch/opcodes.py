@@ -1,7 +1,8 @@
 """What each opcode of the interpreter reads and writes, told to a Watch before the opcode is executed.
 
 Each function is given the watch, the frame, and what the code says about the opcode. Opcodes have their names of CPython
-3.11 on every version (bytecode.py); those that 3.11 does not have keep their own.
+3.11 on every version (bytecode.py); those that 3.11 does not have keep their own. An opcode that stands in neither table
+below ends watching when it is executed.
 """
 
 import os
@@ -11,9 +12,9 @@ import types
 import torch
 
 from stepc import _C
-from stepc.watch.bytecode import FUNCTION_LIES_FIRST, instructions_of
+from stepc.watch.bytecode import FUNCTION_LIES_FIRST, instructions_of, knows_depth
 from stepc.watch.known import BUFFERS, CONTAINERS, ITERATES, SIMPLE, VIEWS, is_pure_native
-from stepc.watch.reads import ABSENT, ITEM
+from stepc.watch.reads import ABSENT, ITEM, same
 
 def _load_global(watch, frame, name):
     words = f"global '{name}' of {os.path.basename(frame.f_code.co_filename)}"
@@ -42,8 +43,9 @@ def _load_deref(watch, frame, index, name, is_free):
 
 
 def _load_closure(watch, frame, index, name, is_free):
-    if not is_free:
-        watch.cells.add(id(_C.local_of(frame, index)))
+    cell = _C.local_of(frame, index)
+    if not is_free and isinstance(cell, types.CellType):
+        watch.cells.add(id(cell))
 
 
 def _store_deref(watch, frame, index, name, is_free):
@@ -53,6 +55,11 @@ def _store_deref(watch, frame, index, name, is_free):
 
 def _store_global(watch, frame, name):
     watch.because(frame, f"changes the global {name}")
+
+
+def _store_name(watch, frame, name):
+    if frame.f_locals is frame.f_globals:  # the code of a module, not of a class
+        _store_global(watch, frame, name)
 
 
 def _load_attribute(watch, frame, name, words):
@@ -213,8 +220,43 @@ def _merge(watch, frame):
     watch.shallow(frame, watch.top(frame, 1)[0])
 
 
+def _put_in_set(watch, frame, count):
+    """A set and a dict merge what is equal: a number among their keys decides how many there are."""
+    for key in watch.top(frame, count):
+        watch.deep(frame, key)
+
+
+def _put_in_dict(watch, frame, count):
+    for key in watch.top(frame, 2 * count)[1::2]:
+        watch.deep(frame, key)
+
+
+def _merge_sets(watch, frame):
+    watch.deep(frame, watch.top(frame, 1)[0])
+
+
 def _match(watch, frame, depth):
     watch.whole(frame, watch.top(frame, depth + 1)[depth])
+
+
+def _match_class(watch, frame):
+    _, kind, subject = watch.top(frame, 3)
+    watch.asks_for_type(frame, (subject, kind))
+    watch.whole(frame, subject)
+
+
+def _is(watch, frame):
+    """Places are compared by value, which says nothing of two numbers' or texts' being one object."""
+    right, left = watch.top(frame, 2)
+    if type(left) in _KEPT_BY_VALUE and same(left, right):
+        watch.because(frame, f"asks whether two {type(left).__name__} are one object")
+
+
+def _raise(watch, frame, count):
+    """Raising writes to the error: where it was raised, and which one came before."""
+    for error in watch.top(frame, count):
+        if isinstance(error, BaseException):
+            watch.changes(frame, error, watch.words_of(error))
 
 
 def _format(watch, frame, with_spec):
@@ -233,6 +275,22 @@ def _await(watch, frame):
     watch.because(frame, "awaits")
 
 
+def _import_all(watch, frame):
+    watch.because(frame, "imports all names of a module")
+
+
+def _prints(watch, frame):
+    watch.because(frame, "prints")
+
+
+def _unknown(watch, frame, opname):
+    watch.because(frame, f"runs {opname}, an opcode that is not known")
+
+
+def _unknown_depth(watch, frame, opname):
+    watch.because(frame, f"runs {opname} at a depth of the stack that is not known")
+
+
 def _import_name(watch, frame, name):
     module = sys.modules.get(name)
     watch.place(frame, sys.modules, ITEM, name, f"module {name}")
@@ -242,6 +300,7 @@ def _import_name(watch, frame, name):
     watch.register(sys.modules.get(name.split(".")[0]), name.split(".")[0])
 
 
+_KEPT_BY_VALUE = {int, float, complex, str, bytes, tuple, frozenset}
 _CHAIN = {"LOAD_FAST", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_NAME"}
 
 
@@ -269,75 +328,133 @@ def _written_before_update(instructions, index):
 
 _IN_PLACE = 13  # the first in-place operator of BINARY_OP
 
-# How deep in the stack the subject lies.
-_MATCHES = {"MATCH_CLASS": 2, "MATCH_KEYS": 1, "MATCH_SEQUENCE": 0, "MATCH_MAPPING": 0, "GET_LEN": 0}
-_SIMPLE_OPCODES = {
-    "POP_JUMP_FORWARD_IF_TRUE": _truth, "POP_JUMP_FORWARD_IF_FALSE": _truth, "POP_JUMP_BACKWARD_IF_TRUE": _truth,
-    "POP_JUMP_BACKWARD_IF_FALSE": _truth, "JUMP_IF_TRUE_OR_POP": _truth, "JUMP_IF_FALSE_OR_POP": _truth,
-    "UNARY_NOT": _truth, "CONTAINS_OP": _contains, "GET_ITER": _iterate, "GET_YIELD_FROM_ITER": _iterate,
-    "UNPACK_SEQUENCE": _iterate, "UNPACK_EX": _iterate, "LIST_EXTEND": _merge, "SET_UPDATE": _merge,
-    "DICT_UPDATE": _merge, "DICT_MERGE": _merge, "BEFORE_WITH": _enter_context, "GET_AWAITABLE": _await,
-    "UNARY_NEGATIVE": _unary, "UNARY_INVERT": _unary, "UNARY_POSITIVE": _unary,
-    "GET_AITER": _await, "BEFORE_ASYNC_WITH": _await, "BINARY_SLICE": _load_slice, "STORE_SLICE": _store_slice,
+
+class _Scope:
+    """The code that an instruction stands in."""
+
+    def __init__(self, code):
+        self.free, self.cells = set(code.co_freevars), set(code.co_cellvars)
+        self.instructions = list(instructions_of(code))
+        self.index = 0  # of the instruction that is looked at
+
+    def path(self, name):
+        """The attribute as it is written; None: it is not read off a name."""
+        written = _written(self.instructions, self.index)
+        return written and f"{written}.{name}"
+
+    def updated_path(self, name):
+        written = _written(self.instructions, self.index) or _written_before_update(self.instructions, self.index)
+        return written and f"{written}.{name}"
+
+
+def _always(*entry):
+    return lambda one, scope: entry
+
+
+def _named(function):
+    return lambda one, scope: (function, one.argval)
+
+
+def _counted(function):
+    return lambda one, scope: (function, one.arg)
+
+
+def _variable(function):
+    return lambda one, scope: (function, one.arg, one.argval, one.argval in scope.free)
+
+
+def _load_fast(one, scope):
+    """Of a variable that an inner function uses it loads the cell, from 3.13 on; in a comprehension its value."""
+    return (_load_closure, one.arg, one.argval, False) if one.argval in scope.cells else None
+
+
+# Opcode -> what gives, of an instruction, the function and what the code says about it; None: there is nothing to see.
+_SEES = {
+    **dict.fromkeys((
+        "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_FALSE",
+        "JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", "UNARY_NOT",
+    ), _always(_truth)),
+    **dict.fromkeys(("GET_ITER", "GET_YIELD_FROM_ITER", "UNPACK_SEQUENCE", "UNPACK_EX"), _always(_iterate)),
+    **dict.fromkeys(("LIST_EXTEND", "DICT_UPDATE", "DICT_MERGE"), _always(_merge)),
+    **dict.fromkeys(("UNARY_NEGATIVE", "UNARY_INVERT", "UNARY_POSITIVE"), _always(_unary)),
+    **dict.fromkeys((
+        "GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "END_ASYNC_FOR", "ASYNC_GEN_WRAP", "BEFORE_ASYNC_WITH",
+    ), _always(_await)),
+    "BEFORE_WITH": _always(_enter_context),
+    "IS_OP": _always(_is),
+    "CONTAINS_OP": _always(_contains),
+    "COMPARE_OP": _always(_binary, False),
+    "BINARY_OP": lambda one, scope: (_binary, one.arg >= _IN_PLACE),
+    "SET_UPDATE": _always(_merge_sets),
+    "BUILD_SET": _counted(_put_in_set),
+    "SET_ADD": _always(_put_in_set, 1),
+    "BUILD_MAP": _counted(_put_in_dict),
+    "MAP_ADD": _always(_put_in_dict, 1),
+    "RAISE_VARARGS": _counted(_raise),
+    "PRINT_EXPR": _always(_prints),
+    "IMPORT_STAR": _always(_import_all),
+    "IMPORT_NAME": _named(_import_name),
+    "LOAD_GLOBAL": _named(_load_global),
+    "LOAD_NAME": _named(_load_name),
+    **dict.fromkeys(("LOAD_DEREF", "LOAD_CLASSDEREF"), _variable(_load_deref)),
+    "LOAD_CLOSURE": _variable(_load_closure),
+    "LOAD_FAST": _load_fast,
+    **dict.fromkeys(("STORE_DEREF", "DELETE_DEREF"), _variable(_store_deref)),
+    **dict.fromkeys(("STORE_GLOBAL", "DELETE_GLOBAL"), _named(_store_global)),
+    **dict.fromkeys(("STORE_NAME", "DELETE_NAME"), _named(_store_name)),
+    **dict.fromkeys(
+        ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"), lambda one, scope: (_load_attribute, one.argval, scope.path(one.argval))
+    ),
+    "STORE_ATTR": lambda one, scope: (_store_attribute, one.argval, scope.updated_path(one.argval)),
+    "DELETE_ATTR": lambda one, scope: (_delete_attribute, one.argval, scope.updated_path(one.argval)),
+    "LOAD_SUPER_ATTR": _named(_load_super_attribute),
+    "BINARY_SUBSCR": _always(_load_item, None),
+    "STORE_SUBSCR": _always(_store_item, None),
+    "DELETE_SUBSCR": _always(_delete_item, None),
+    "BINARY_SLICE": _always(_load_slice),
+    "STORE_SLICE": _always(_store_slice),
+    "PRECALL": _counted(_call_function),
+    "CALL_KW": lambda one, scope: (_call_function, one.arg, 1),
+    "CALL_FUNCTION_EX": lambda one, scope: (_call_unpacked, bool(one.arg & 1)),
+    "FORMAT_VALUE": lambda one, scope: (_format, bool(one.arg & 4)),
+    **dict.fromkeys(("FORMAT_SIMPLE", "CONVERT_VALUE"), _always(_format, False)),
+    "FORMAT_WITH_SPEC": _always(_format, True),
+    "MATCH_CLASS": _always(_match_class),
+    "MATCH_KEYS": _always(_match, 1),
+    **dict.fromkeys(("MATCH_SEQUENCE", "MATCH_MAPPING", "GET_LEN"), _always(_match, 0)),
 }
+# They move values between the stack and this call's own variables, make objects of them, or jump by what another opcode
+# has looked at; CALL comes after PRECALL, FOR_ITER takes from what GET_ITER has made, and the rest of them raise or catch.
+_SEES_NOTHING = frozenset("""
+    BUILD_CONST_KEY_MAP BUILD_LIST BUILD_SLICE BUILD_STRING BUILD_TUPLE CALL CHECK_EG_MATCH CHECK_EXC_MATCH CLEANUP_THROW COPY
+    COPY_FREE_VARS DELETE_FAST END_FOR END_SEND FOR_ITER JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP_FORWARD
+    KW_NAMES LIST_APPEND LIST_TO_TUPLE LOAD_ASSERTION_ERROR LOAD_BUILD_CLASS LOAD_CONST LOAD_FAST_AND_CLEAR LOAD_LOCALS
+    MAKE_CELL MAKE_FUNCTION NOP POP_EXCEPT POP_JUMP_BACKWARD_IF_NONE POP_JUMP_BACKWARD_IF_NOT_NONE POP_JUMP_FORWARD_IF_NONE
+    POP_JUMP_FORWARD_IF_NOT_NONE POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE POP_TOP PREP_RERAISE_STAR PUSH_EXC_INFO PUSH_NULL
+    RERAISE RESUME RETURN_CONST RETURN_GENERATOR RETURN_VALUE SEND SETUP_ANNOTATIONS SET_FUNCTION_ATTRIBUTE STORE_FAST
+    STORE_FAST_STORE_FAST SWAP WITH_EXCEPT_START YIELD_VALUE INTRINSIC_STOPITERATION_ERROR INTRINSIC_TYPEVAR
+    INTRINSIC_PARAMSPEC INTRINSIC_TYPEVARTUPLE INTRINSIC_SUBSCRIPT_GENERIC INTRINSIC_TYPEALIAS INTRINSIC_TYPEVAR_WITH_BOUND
+    INTRINSIC_TYPEVAR_WITH_CONSTRAINTS INTRINSIC_SET_FUNCTION_TYPE_PARAMS INTRINSIC_SET_TYPEPARAM_DEFAULT
+""".split())
+
+
+def is_known(opname):
+    return opname in _SEES or opname in _SEES_NOTHING
 
 
 def table_of(code):
     """Offset of each opcode that reads or writes -> (depth of the stack, function, what the code says about it)."""
-    table = {}
-    instructions = list(instructions_of(code))
-    free, cells = set(code.co_freevars), set(code.co_cellvars)
+    table, scope = {}, _Scope(code)
     is_result = False
-    for index, one in enumerate(instructions):
-        op, entry = one.opname, None
-        written = _written(instructions, index)
-        if op in _SIMPLE_OPCODES:
-            entry = (_SIMPLE_OPCODES[op],)
-        elif op == "LOAD_GLOBAL":
-            entry = (_load_global, one.argval)
-        elif op == "LOAD_NAME":
-            entry = (_load_name, one.argval)
-        elif op in ("LOAD_DEREF", "LOAD_CLASSDEREF"):
-            entry = (_load_deref, one.arg, one.argval, one.argval in free)
-        elif op == "LOAD_CLOSURE" or op == "LOAD_FAST" and one.argval in cells:
-            entry = (_load_closure, one.arg, one.argval, one.argval in free)
-        elif op in ("STORE_DEREF", "DELETE_DEREF"):
-            entry = (_store_deref, one.arg, one.argval, one.argval in free)
-        elif op in ("STORE_GLOBAL", "DELETE_GLOBAL"):
-            entry = (_store_global, one.argval)
-        elif op in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"):
-            entry = (_load_attribute, one.argval, written and f"{written}.{one.argval}")
-        elif op in ("STORE_ATTR", "DELETE_ATTR"):
-            written = written or _written_before_update(instructions, index)
-            what = _store_attribute if op == "STORE_ATTR" else _delete_attribute
-            entry = (what, one.argval, written and f"{written}.{one.argval}")
-        elif op == "LOAD_SUPER_ATTR":
-            entry = (_load_super_attribute, one.argval)
-        elif op == "BINARY_SUBSCR":
-            entry = (_load_item, None)
-        elif op in ("STORE_SUBSCR", "DELETE_SUBSCR"):
-            entry = (_store_item if op == "STORE_SUBSCR" else _delete_item, None)
-        elif op == "BINARY_OP":
-            entry = (_binary, one.arg >= _IN_PLACE)
-        elif op == "COMPARE_OP":
-            entry = (_binary, False)
-        elif op == "PRECALL":
-            entry = (_call_function, one.arg)
-        elif op == "CALL_KW":
-            entry = (_call_function, one.arg, 1)
-        elif op == "CALL_FUNCTION_EX":
-            entry = (_call_unpacked, bool(one.arg & 1))
-        elif op == "FORMAT_VALUE":
-            entry = (_format, bool(one.arg & 4))
-        elif op in ("FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE"):
-            entry = (_format, op == "FORMAT_WITH_SPEC")
-        elif op in _MATCHES:
-            entry = (_match, _MATCHES[op])
-        elif op == "IMPORT_NAME":
-            entry = (_import_name, one.argval)
+    for scope.index, one in enumerate(scope.instructions):
+        entry = None
+        if one.opname in _SEES:
+            entry = _SEES[one.opname](one, scope)
+        elif one.opname not in _SEES_NOTHING:
+            entry = (_unknown, one.opname)
         if is_result:
             entry = (_after_call, entry)
         if entry is not None:
-            table[one.offset] = (one.depth, *entry)
+            table[one.offset] = (one.depth, *entry) if knows_depth(one) else (0, _unknown_depth, one.opname)
         is_result = one.calls
     return table

@@ -148,7 +148,7 @@ def _referrers_of(objects, but):
     """By id, what refers to each of the objects, found in one look at all that the collector knows."""
     found = {id(one): [] for one in objects}
     hidden = {id(objects), *map(id, but)}
-    for referrer in gc.get_referrers(*objects) if objects else ():
+    for referrer in bare.referrers_of(objects):
         if id(referrer) not in hidden:
             for child in {id(child) for child in gc.get_referents(referrer)} & found.keys():
                 found[child].append(referrer)

@@ -479,7 +479,7 @@ class Watch:
         if not kind.__flags__ & _IMMUTABLE:
             self.place(frame, kind, CONTENTS, None, f"the methods of {kind.__name__}")
 
-    def _type_asked_for(self, frame, arguments):
+    def asks_for_type(self, frame, arguments):
         one = arguments[0] if arguments else None
         if any(isinstance(kind, abc.ABCMeta) for kind in _classes_in(arguments[1:])):
             self.place(frame, _REGISTERED, ITEM, "token", "which classes are registered with abstract ones")
@@ -868,7 +868,9 @@ class Watch:
             if owner is None or isinstance(owner, types.ModuleType):
                 self._native(frame, called.__module__ or "", called.__name__, arguments, called)
             elif isinstance(owner, type):
-                self._native(frame, owner.__module__, f"{owner.__name__}.{called.__name__}", arguments)
+                # From torch 2.15 on apply() of autograd functions is native; what it calls of theirs is met as frames.
+                given_by = torch.autograd.Function if issubclass(owner, torch.autograd.Function) else owner
+                self._native(frame, given_by.__module__, f"{owner.__name__}.{called.__name__}", arguments)
             else:
                 self._method(frame, owner, called.__name__, arguments)
         elif isinstance(called, (types.MethodDescriptorType, types.WrapperDescriptorType)):
@@ -947,7 +949,7 @@ class Watch:
             for argument in arguments:
                 self.length(frame, argument)
         elif name in ("isinstance", "issubclass", "callable"):
-            self._type_asked_for(frame, arguments)
+            self.asks_for_type(frame, arguments)
         elif name == "vars":
             self.whole(frame, arguments[0])
             if self.is_outside(arguments[0]):
@@ -1057,7 +1059,7 @@ class Watch:
         module = kind.__module__
         if module in ("builtins", "itertools", "collections", "functools", "types"):
             if kind is type and len(arguments) == 1:
-                self._type_asked_for(frame, arguments)
+                self.asks_for_type(frame, arguments)
                 return
             if kind is bool:
                 for argument in arguments:

@@ -1,4 +1,4 @@
-#include "engine/plan/fixed_draws.h"
+#include "engine/record/fixed_draws.h"
 
 #include <algorithm>
 #include <array>

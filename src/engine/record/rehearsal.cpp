@@ -1,4 +1,4 @@
-#include "engine/plan/rehearsal.h"
+#include "engine/record/rehearsal.h"
 
 #include <algorithm>
 #include <set>
@@ -7,7 +7,7 @@
 #include <ATen/Functions.h>
 
 #include "base/text.h"
-#include "engine/plan/plan_cache.h"
+#include "engine/record/recorded_step.h"
 #include "engine/verify/remains.h"
 
 namespace stepc {
@@ -86,7 +86,7 @@ Rehearsal rehearse(Program& program, const StepInput& input, const OpRules& rule
   program.refresh();
   SavedState before(program, input);
   Rehearsal rehearsal;
-  try {
+  run_and_restore(before, [&] {
     RecordedStep recorded(program, input, rules);
     const Recording recording = record(recorded, [&] {
       StepOutput output = step();
@@ -108,11 +108,7 @@ Rehearsal rehearse(Program& program, const StepInput& input, const OpRules& rule
       const at::Tensor copy = tensors[k].defined() ? tensors[k].detach().clone() : at::Tensor();
       rehearsal.left.push_back(named_owned(rehearsal.keys[k], copy, false));
     }
-  } catch (...) {
-    before.restore();
-    throw;
-  }
-  before.restore();
+  });
   return rehearsal;
 }
 

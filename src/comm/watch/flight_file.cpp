@@ -1,4 +1,4 @@
-#include "train/run/flight_file.h"
+#include "comm/watch/flight_file.h"
 
 #include <algorithm>
 #include <array>
@@ -13,7 +13,7 @@
 #include "base/files.h"
 #include "base/json.h"
 
-namespace stepc::train {
+namespace stepc {
 
 namespace {
 
@@ -149,4 +149,4 @@ FlightFile read_flight(const std::filesystem::path& path) {
   return parse_flight(read_text(path, kMostBytes), path.string());
 }
 
-}  // namespace stepc::train
+}  // namespace stepc

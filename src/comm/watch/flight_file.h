@@ -10,7 +10,7 @@
 #include "comm/flight.h"
 #include "comm/ranks.h"
 
-namespace stepc::train {
+namespace stepc {
 
 // Which start of a run: all its ranks have the same.
 struct Attempt {
@@ -60,4 +60,4 @@ std::string to_json(const FlightFile& file);
 FlightFile parse_flight(std::string_view text, std::string_view what);
 FlightFile read_flight(const std::filesystem::path& path);
 
-}  // namespace stepc::train
+}  // namespace stepc

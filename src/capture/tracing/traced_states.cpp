@@ -1,4 +1,4 @@
-#include "capture/traced_states.h"
+#include "capture/tracing/traced_states.h"
 
 #include <algorithm>
 #include <array>

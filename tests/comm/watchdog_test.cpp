@@ -1,4 +1,4 @@
-#include "train/run/watchdog.h"
+#include "comm/watch/watchdog.h"
 
 #include <csignal>
 #include <thread>
@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "tests/temp_dir.h"
 
-namespace stepc::train {
+namespace stepc {
 namespace {
 
 using std::chrono::milliseconds;
@@ -103,4 +103,4 @@ TEST(EndOfTheStopped, SparesOneThatRuns) {
 }
 
 }  // namespace
-}  // namespace stepc::train
+}  // namespace stepc

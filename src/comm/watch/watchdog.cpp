@@ -1,4 +1,4 @@
-#include "train/run/watchdog.h"
+#include "comm/watch/watchdog.h"
 
 #include <algorithm>
 #include <array>
@@ -14,9 +14,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "train/run/run_directory.h"
 
-namespace stepc::train {
+namespace stepc {
 
 namespace {
 
@@ -109,6 +108,11 @@ void Watchdog::leave(FlightFile::End end, const std::string& why, const LostIn& 
   write(end, why, lost, 0);
 }
 
+void Watchdog::leave_in(const std::filesystem::path& run) {
+  const std::scoped_lock lock(mutex_);
+  if (run_.empty()) run_ = run;
+}
+
 void Watchdog::write(FlightFile::End end, const std::string& why, const LostIn& lost, double stuck_seconds) {
   FlightFile file{.rank = ranks_.rank(),
                   .ranks = ranks_.ranks(),
@@ -126,7 +130,7 @@ void Watchdog::write(FlightFile::End end, const std::string& why, const LostIn& 
   try {
     std::error_code ignored;
     if (!std::filesystem::is_directory(run_, ignored)) return;
-    make_log_directory(run_);
+    std::filesystem::create_directories(run_ / "logs");
     // Whole or not at all, and not synced: others wait for this rank to end.
     const std::filesystem::path path = flight_path(run_, file.rank);
     std::filesystem::path temporary = path;
@@ -141,7 +145,7 @@ void Watchdog::write(FlightFile::End end, const std::string& why, const LostIn& 
   }
 }
 
-std::string Watchdog::place_text() const {
+std::string Watchdog::place_text() {
   const Flight& flight = ranks_.flight();
   std::string at = flight.at();
   if (at == kInStep) {
@@ -149,7 +153,9 @@ std::string Watchdog::place_text() const {
     take_last(file, flight);
     at = str("step {}", file.step);
   }
-  return str("; rank {} on {}, in {}: `stepc blame {}` says more", ranks_.rank(), host_name(), at, run_.string());
+  const std::scoped_lock lock(mutex_);
+  return str("; rank {} on {}, in {}{}", ranks_.rank(), host_name(), at,
+             run_.empty() ? std::string() : str(": `stepc blame {}` says more", run_.string()));
 }
 
-}  // namespace stepc::train
+}  // namespace stepc
