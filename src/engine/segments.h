@@ -22,7 +22,7 @@
 
 namespace stepc {
 
-class GradientsAside;
+class StashedGradients;
 
 class Segments {
  public:
@@ -97,7 +97,7 @@ class Segments {
     void look_at_forward(const ForwardFn& eager);
     void look_at_backward(const std::vector<at::Tensor>& gradients, const BackwardFn& eager);
     std::string different() const;
-    std::vector<at::Tensor> end_check(std::vector<at::Tensor> outputs, GradientsAside& aside);
+    std::vector<at::Tensor> end_check(std::vector<at::Tensor> outputs, StashedGradients& stash);
     void note_pace();
     Program* with_host_state() const;
     std::optional<std::vector<at::Tensor>> trace_forward(const ForwardFn& eager);

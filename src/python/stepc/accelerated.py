@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from stepc import _C, around, ranks, results, saved, tree
-from stepc.asking import Asking
+from stepc.backoff import Backoff
 from stepc.config import Config
 from stepc.function_modes import Tracing
 from stepc.profile import Profile
@@ -74,7 +74,7 @@ class Accelerated:
         self._with_graph = set()  # the text of arguments with which the step returns a graph, and whether one is made
         self._structure_numbers = {}
         self._arguments = {}  # structure of arguments -> its text in the signature, the names of their tensors
-        self._asking = Asking()
+        self._backoff = Backoff()
         self._met = collections.Counter()  # structures by what is said of them
         self._said = set()
         self._trained = 0  # calls with gradients
@@ -94,7 +94,7 @@ class Accelerated:
             self._say(f"this call runs eagerly: {why}")
         if why and around.leaves_results():
             return self._train_step(*args, **kwargs)
-        if not why and not self._asking.is_due():
+        if not why and not self._backoff.is_due():
             self._engine.ran_eagerly()
             return self._without_graph(self._train_step(*args, **kwargs), (args, kwargs))
         tensors, names, text = self._flat(args, kwargs)
@@ -108,7 +108,7 @@ class Accelerated:
                 out = [one.detach() for one in out]
             else:
                 out, numbers, is_left = self._engine.run(tensors, names, text, eager, began)
-                self._asking.note(is_left and not self._with_graph)
+                self._backoff.note(is_left and not self._with_graph)
         except _Graph as graph:
             self._with_graph.add((text, torch.is_grad_enabled()))
             self._say("this step runs eagerly: it returns a tensor with its graph, for a backward pass outside of it, which "
@@ -149,7 +149,7 @@ class Accelerated:
             if all(tensor.grad_fn is None for tensor in tensors):
                 return result
             if self._is_for_a_backward_pass(tensors):
-                self._asking.begin_anew()
+                self._backoff.reset()
                 return result
             were_there = []
             tree.flatten(given, were_there)
@@ -278,7 +278,7 @@ class Accelerated:
         What stands in `objects` gets its state by load_state_dict(); all other that save() was given is in the result's
         `state`. Ranks call it together.
         """
-        self._asking.begin_anew()
+        self._backoff.reset()
         loaded = saved.load(self._engine, self._scout, directory, objects)
         self._trained = loaded.step
         return loaded

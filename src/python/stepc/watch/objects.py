@@ -51,7 +51,7 @@ class Objects:
     def __init__(self, reads, on_ranks):
         self.reads = reads
         self.on_ranks = on_ranks  # where the step's code runs by what it reads, and what it changes is put back
-        self.reason = None  # why the call is not earned
+        self.reason = None  # why the step may not be replayed without its Python
         self.places = []  # of this call, with the number of what stood there
         self.found = {}  # modules and optimizers that the call used: id -> (object, words)
         self.attributes = set()  # (class, name) that is read of objects that are taken apart, name None: all

@@ -1,9 +1,9 @@
-"""Whether a step earns a replay without its Python: while it is recorded, every opcode of the person's code (and of
+"""Whether a step may be replayed without its Python: while it is recorded, every opcode of the person's code (and of
 libraries other than torch, NumPy and the standard ones) is looked at before it is executed.
 
 What the opcode reads from outside of the call becomes a Place (reads.py). What it does outside of tensors, and what it
-reads that cannot be compared later (the clock, files, iterators that advance), is the reason why the step is not
-earned. A replay takes the same way through the code as the recording did while all that was read is as it was, so only
+reads that cannot be compared later (the clock, files, iterators that advance), is the reason why the step may
+not. A replay takes the same way through the code as the recording did while all that was read is as it was, so only
 the way taken counts.
 
 objects.py has what was met, accesses.py and calls.py what opcodes (opcodes.py) do with it; this file follows the frames.
@@ -53,7 +53,7 @@ _INITIAL_SEED = torch.initial_seed.__code__
 class Watch(Calls):
     """Follows one recorded call of a step.
 
-    `reason` says afterwards why the call is not earned, and is None if it is. start() and stop() may come again for a part
+    `reason` says afterwards why the step may not be replayed so, and is None if it may. start() and stop() may come again for a part
     of the same call that comes later, as the backward pass of a loop: what was made in it is so still.
     """
 

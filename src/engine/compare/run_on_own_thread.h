@@ -9,7 +9,7 @@
 namespace stepc {
 
 template <class Body>
-void run_aside(const Body& body) {
+void run_on_own_thread(const Body& body) {
   std::exception_ptr thrown;
   std::thread([&] {
     try {
