@@ -1,4 +1,4 @@
-// GradientsAside: a loop's model runs its passes without the gradients that the program has by then. Holds them.
+// GradientsAside: holds the gradients that the program has, while a loop's model runs its passes without them.
 #pragma once
 
 #include <string>
