@@ -1,4 +1,5 @@
-"""How often the engine is asked to run what it leaves to eager: on small steps asking it at every call would be felt."""
+"""How often Python asks the engine to run a call that the engine leaves to eager: on small steps asking at every call
+is noticeable."""
 
 _IN_A_ROW = 8  # calls that it leaves, until it is asked less often
 _MOST_BETWEEN = 256  # calls that are made as they are, between two that it is asked for

@@ -1,10 +1,10 @@
-"""Whether a step earns a replay without its Python: while it is recorded, every opcode of the person's code (and of
-libraries other than torch, NumPy and the standard ones) is looked at before it is executed.
+"""Whether a replay may skip a step's Python: while the step is recorded, every opcode of the person's code (and of
+libraries other than torch, NumPy and the standard library) is inspected before it is executed.
 
-What the opcode reads from outside of the call becomes a Place (reads.py). What it does outside of tensors, and what it
-reads that cannot be compared later (the clock, files, iterators that advance), is the reason why the step is not
-earned. A replay takes the same way through the code as the recording did while all that was read is as it was, so only
-the way taken counts.
+What the opcode reads from outside the call becomes a Place (reads.py). An effect outside tensors, or a read that cannot
+be compared later (the clock, files, iterators that advance), is a reason why a replay may not skip the Python. While
+everything that was read is unchanged, a replay takes the same path through the code as the recording, so only this path
+counts.
 
 An object is outside if it was reached from outside: through a global, a captured variable, an argument that is no
 container of the batch, or another such object. Everything else was made in this call.
