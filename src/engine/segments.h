@@ -1,7 +1,7 @@
-// A model whose loop stays as it is: calling it runs the forward pass, the loop makes a loss of the outputs, and its
-// backward pass comes back to us with their gradients. Both parts are one recording, and one plan that pauses between.
-// What a plan cannot give (a graph that is kept, a backward pass that begins otherwise) is left to eager, whose forward
-// pass the door can run again.
+// Segments: a model in an unchanged loop. Calling the model runs the forward pass, the loop computes a loss from the
+// outputs, and the backward pass returns here with the gradients of the outputs. Both passes are one recording, and one
+// plan that pauses between them. A case that a plan cannot serve (a graph that is kept, a backward pass that begins
+// differently) is left to eager, whose forward pass the door can run again.
 #pragma once
 
 #include <functional>

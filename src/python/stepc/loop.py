@@ -1,6 +1,5 @@
-"""The door for a loop that stays as it is: the model's forward and backward passes and the optimizer's update each run
-from a plan, everything between them as written (stepc/passes.py).
-"""
+"""The door for an unchanged loop: the model's forward and backward passes and the optimizer's update each run from a
+plan, everything between them runs as written (stepc/passes.py)."""
 
 import contextlib
 import functools

@@ -1,12 +1,13 @@
-"""Whether a step may be replayed without its Python: while it is recorded, every opcode of the person's code (and of
-libraries other than torch, NumPy and the standard ones) is looked at before it is executed.
+"""Whether a replay may skip a step's Python: while the step is recorded, every opcode of the person's code (and of
+libraries other than torch, NumPy and the standard library) is inspected before it is executed.
 
-What the opcode reads from outside of the call becomes a Place (reads.py). What it does outside of tensors, and what it
-reads that cannot be compared later (the clock, files, iterators that advance), is the reason why the step may
-not. A replay takes the same way through the code as the recording did while all that was read is as it was, so only
-the way taken counts.
+What the opcode reads from outside the call becomes a Place (reads.py). An effect outside tensors, or a read that cannot
+be compared later (the clock, files, iterators that advance), is a reason why a replay may not skip the Python. While
+everything that was read is unchanged, a replay takes the same path through the code as the recording, so only this path
+counts.
 
-objects.py has what was met, accesses.py and calls.py what opcodes (opcodes.py) do with it; this file follows the frames.
+objects.py holds the objects that a call meets; accesses.py and calls.py say what opcodes (opcodes.py) do with them; this
+file follows the frames.
 """
 
 import collections.abc
