@@ -32,7 +32,8 @@ struct Timeline {
 };
 
 // Streams run side by side as far as marks let them; a collective with a mark begins once all before it on stream 0 has
-// ended. Exchanges that go on at the same time share the link that both load (stream_times.h). The step in a row of equal steps: what it finds in caches is what the one before left there.
+// ended. Exchanges that go on at the same time share the link that both load (stream_times.h). The step in a row of
+// equal steps: what it finds in caches is what the one before left there.
 //
 // A tensor's bytes come from as far as traffic has gone by since they were last touched (their reuse distance; Mattson,
 // Gecsei, Slutz, Traiger: Evaluation techniques for storage hierarchies, 1970), at the Target's rate for a stream of
