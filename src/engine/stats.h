@@ -42,8 +42,7 @@ struct Stats {
   uint64_t departures = 0;     // of traced steps from their plans
   uint64_t known_updates = 0;  // of optimizers in replays: host numbers were computed without their code
   uint64_t plans = 0;
-  uint64_t late_plans =
-      0;  // of the plans: made after the warm-up, which ends with the first replay or Step::end_warm_up()
+  uint64_t late_plans = 0;  // made after the warm-up, which ends with the first replay or Step::end_warm_up()
   bool is_warm = false;
   double capture_seconds = 0;  // of the recorder itself, without kernels
   double settle_seconds = 0;   // of the program's garbage collections that recordings asked for

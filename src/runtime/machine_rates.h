@@ -15,9 +15,9 @@ struct MatmulShape {
   int64_t columns = 0;
 };
 
-// Best rate of at::mm over the shapes, in operations a second: each is run a few times, about a tenth of a second in
-// all; those that would take long, on a machine that is slow at this dtype, are left out for a small matmul. The best,
-// so that the MFU relative to it is never flattered by a bad shape.
+// Best rate of at::mm over the shapes, in operations per second. Each shape runs a few times, about a tenth of a second
+// in all. Shapes that would take long, on a machine that is slow at this dtype, are replaced by a small matmul. The
+// best rate is used so that a bad shape never flatters the MFU relative to it.
 double measure_matmul_rate(c10::ScalarType dtype, const std::vector<MatmulShape>& shapes);
 
 }  // namespace stepc

@@ -7,7 +7,7 @@
 
 namespace stepc {
 
-// What is there and right; every call gives the same answer.
+// The micro-kernels that exist here and compute right; every call gives the same answer.
 blocked::MicroKernels probe_micro_kernels();
 
 Features features_of(const blocked::MicroKernels& kernels);

@@ -14,8 +14,7 @@ namespace stepc {
 
 class Pace {
  public:
-  static constexpr int64_t kLongRun =
-      72;  // replays before any eager step; not near a power of two, after which plans are checked
+  static constexpr int64_t kLongRun = 72;  // replays before any eager step; plans are checked after powers of two
   static constexpr int64_t kInARow = 32;  // eager steps, and timed replays before them: the first ones of each are cold
   static constexpr int64_t kFew = 4;      // eager steps, if they are long
   static constexpr double kLong = 0.05;   // a long step, in seconds

@@ -53,9 +53,8 @@ class Plan {
     std::optional<StepResult> result;
     std::optional<size_t> missed_read;  // another branch: the guard of this event read `read`
     Arg read;
-    std::string change;  // or: why the plan no longer fits the program
-    std::string
-        error;  // or: the error of a kernel, which the step's own call would throw too; its host code may catch it
+    std::string change;           // or: why the plan no longer fits the program
+    std::string error;            // or: what a kernel threw, as the step's own call would; host code may catch it
     std::map<size_t, Arg> reads;  // traced step: what the program would have read, by event
   };
 

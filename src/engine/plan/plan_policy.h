@@ -10,16 +10,15 @@ namespace stepc {
 
 // The calls of one signature up to now.
 struct CallHistory {
-  int recordings = 0;      // since the last plan
-  int calls = 0;           // calls without a plan
-  int unreplayed = 0;      // recordings since a plan was last followed
-  int64_t next_check = 2;  // replays after which a step is recorded, to be compared with its plans
-  int to_record = 0;       // next steps that are recorded although there are plans
-  int to_verify = 0;       // next steps that may follow a plan that must be verified
-  int unseen_values = 0;   // branch values read on the host that no plan has
-  double value_branches =
-      0;  // traced steps that left their plans because of a number that they had read; old ones count less
-  double departures = 0;  // traced steps that left their plans, and replays that failed; old ones count less
+  int recordings = 0;         // since the last plan
+  int calls = 0;              // calls without a plan
+  int unreplayed = 0;         // recordings since a plan was last followed
+  int64_t next_check = 2;     // replays after which a step is recorded, to be compared with its plans
+  int to_record = 0;          // next steps that are recorded although there are plans
+  int to_verify = 0;          // next steps that may follow a plan that must be verified
+  int unseen_values = 0;      // branch values read on the host that no plan has
+  double value_branches = 0;  // departures caused by a number that the step had read; old ones count less
+  double departures = 0;      // traced steps that left their plans, and replays that failed; old ones count less
 };
 
 // For all signatures of a step together: the replays that have to repay recordings.
