@@ -20,7 +20,7 @@ namespace stepc {
 struct KernelSources {
   explicit KernelSources(std::filesystem::path directory)
       : KernelSources(std::move(directory), host_cpu(), probe_micro_kernels()) {}
-  // For tests of fewer CPU features than this machine has.
+  // For a CPU with fewer features than this machine: those that all ranks have.
   KernelSources(std::filesystem::path directory, CpuTarget cpu, const blocked::MicroKernels& kernels)
       : compiler(std::move(cpu), std::move(directory)), micro_kernels(kernels) {}
   KernelCompiler compiler;

@@ -16,8 +16,8 @@ struct MatmulShape {
 };
 
 // Best rate of at::mm over the shapes, in operations per second. Each shape runs a few times, about a tenth of a second
-// in all. Shapes that would take long, on a machine that is slow at this dtype, are replaced by a small matmul. The
-// best rate is used so that a bad shape never flatters the MFU relative to it.
+// in all. A small matmul runs first; shapes that would take long at its rate, on a machine that is slow at this dtype,
+// are left out. The best rate counts, so that a bad shape never flatters the MFU relative to it.
 double measure_matmul_rate(c10::ScalarType dtype, const std::vector<MatmulShape>& shapes);
 
 }  // namespace stepc
