@@ -13,9 +13,9 @@ namespace stepc {
 
 struct GraphWindows {
   std::vector<ViewWindow> windows;   // by tensor: on its root
-  std::vector<TensorId> roots;       // by tensor: itself, or what it is a window on
+  std::vector<TensorId> roots;       // by tensor: itself, or the tensor on which it is a window
   std::vector<bool> copied_views;    // by node
-  std::set<uint32_t> channels_last;  // groups whose kernel runs over the elements as they lie
+  std::set<uint32_t> channels_last;  // groups whose kernel runs over the elements in memory order
 };
 
 GraphWindows graph_windows(const Graph& graph);

@@ -8,8 +8,8 @@
 
 namespace stepc {
 
-// The first such call of the trace: the name of its operator. Empty: there is none, and the step repeats its bits.
-// `deterministic`: torch.use_deterministic_algorithms() is on, under which no kernel adds so.
+// The operator of the first such call in the trace. Empty: there is none, and the step is reproducible bit by bit.
+// `deterministic`: torch.use_deterministic_algorithms() is on, so no kernel adds in this way.
 std::string adds_in_any_order(const Trace& trace, bool deterministic);
 
 }  // namespace stepc

@@ -38,7 +38,7 @@ struct GraphKernels {
   }
 };
 
-// Takes groups that no kernel runs whole apart. `out` gets their names and the calls whose workspaces nobody knows.
+// Takes groups apart that no kernel runs as a whole. `out` receives their names and the calls with unknown workspaces.
 GraphKernels choose_kernels(Graph graph, const GraphScheduleOptions& options, GraphSchedule& out);
 
 }  // namespace stepc

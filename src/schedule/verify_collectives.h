@@ -6,9 +6,9 @@
 
 namespace stepc {
 
-// Of collectives: a row of the op table; contiguous operands of the types that it takes and makes, the one on the other
-// only where an all_reduce is in place; axes of the mesh, and as many ranks as these have; the scratch memory of
-// collective_scratch_bytes(); all on one stream, which gives them one order. Throws InternalError naming the first
+// Checks of each collective: a row of the op table; contiguous operands of the types that it takes and makes, which
+// overlap only if an all_reduce is in place; axes of the mesh, and as many ranks as these have; the scratch memory of
+// collective_scratch_bytes(); one stream for all, which gives them one order. Throws InternalError that names the first
 // broken promise.
 void verify_collectives(const Schedule& schedule);
 

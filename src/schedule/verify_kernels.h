@@ -6,7 +6,7 @@
 
 namespace stepc {
 
-// Of a Schedule that verify() takes. Throws InternalError naming the first broken promise.
+// For a Schedule that passes verify(). Throws InternalError that names the first broken promise.
 void verify_kernels(const Schedule& schedule);
 
 }  // namespace stepc

@@ -6,9 +6,9 @@
 
 namespace stepc {
 
-// Every mark is reached once and waited for behind that; the wait for a collective reads its results and its operands,
-// so that both live until then; a guard, host code and the step's end find no exchange on its way. Throws InternalError
-// naming the first broken promise.
+// Every mark is reached once, and the wait for it comes later. The wait for a collective reads its results and its
+// operands, so that both live until then. No exchange is in progress at a guard, at host code or at the step's end.
+// Throws InternalError that names the first broken promise.
 void verify_streams(const Schedule& schedule);
 
 }  // namespace stepc

@@ -5,8 +5,8 @@
 
 namespace stepc {
 
-// Always the ready unit that leaves the fewest bytes live, of equal ones the first in program order. This is the order
-// heuristic that the literature calls LESCEA.
+// Always runs the ready unit that leaves the fewest bytes live; among equal ones the first in program order. The
+// literature calls this heuristic LESCEA.
 UnitOrder least_increase_order(const OrderProblem& problem);
 
 }  // namespace stepc
