@@ -18,8 +18,8 @@ class NoPipeSignal {
   NoPipeSignal& operator=(const NoPipeSignal&) = delete;
 
  private:
-  sigset_t before_;           // what the thread had blocked
-  bool was_pending_ = false;  // for whoever had it blocked
+  sigset_t before_;           // the signals that the thread had blocked
+  bool was_pending_ = false;  // for a thread that had the signal blocked
 };
 
 }  // namespace stepc

@@ -12,16 +12,16 @@
 
 namespace stepc {
 
-// How many of a group's ranks stand together within a group of each level, the innermost level first, up to the one
-// that holds them all. A mesh lies on the devices in order: rank r on device r. A group that does not divide a node, or
-// whole nodes, counts as one rank a node.
+// By level, the innermost first, up to the level that joins the whole group: the number of the group's ranks within one
+// group of that level. A mesh is placed on the devices in order: rank r on device r. A group that does not divide a
+// node, or whole nodes, counts as one rank in each node.
 std::vector<int64_t> ranks_by_level(const std::vector<Link>& links, const Mesh& mesh, const std::vector<Axis>& axes);
 
 struct Exchange {
-  double bytes_seconds = 0;    // for the bytes alone
-  double latency_seconds = 0;  // one message after another
+  double bytes_seconds = 0;    // transfer time of the bytes
+  double latency_seconds = 0;  // of the messages, one after another
   std::string_view algorithm;  // "ring", "tree", "parallel trees", "hierarchical", "direct"
-  size_t level = 0;            // of Rates::links: the one that its bytes load most
+  size_t level = 0;            // of Rates::links: the level that its bytes load most
   bool operator==(const Exchange&) const = default;
 };
 

@@ -5,8 +5,8 @@
 
 namespace stepc {
 
-// With AVX-512 the micro-kernels of a LibTorch on this machine are taken to be there; that they are, and are right,
-// only a call of them says (runtime/micro_kernels.h).
+// If the CPU has AVX-512, LibTorch's micro-kernels on this machine are assumed to exist. Only a call of them shows that
+// they do and that they are right (runtime/micro_kernels.h).
 Features host_features();
 
 }  // namespace stepc

@@ -26,8 +26,8 @@ namespace stepc {
 //                 attention half of that (an estimate: nobody has published it)
 std::vector<std::string> target_names();
 
-// By name, with or without the memory ("h100", "H100-80"), or a Target file's path. UserError: no such target, with
-// those that there are; V100, for which torch has no kernels; a file that is no Target.
+// A name, with or without the memory ("h100", "H100-80"), or a Target file's path. Throws UserError for an unknown
+// target, with the known ones; for V100, for which torch has no kernels; and for a file that is no Target.
 Target named_target(const std::string& name_or_path);
 
 }  // namespace stepc

@@ -9,8 +9,8 @@
 
 namespace stepc {
 
-// Of indices that views, casts and arithmetic on single elements make of inputs; of those that the step computes
-// otherwise (a sort, an argmax), and of those that numbers of the host take part in, nothing is looked at.
+// Checks indices that views, casts and arithmetic on single elements make from inputs. Indices that the step computes
+// in another way (a sort, an argmax), or that depend on numbers of the host, are not checked.
 Graph check_indices(Graph graph);
 
 }  // namespace stepc

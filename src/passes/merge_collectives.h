@@ -10,9 +10,9 @@
 
 namespace stepc {
 
-// No bucket holds more than `bucket_bytes` of what is gathered or reduced, nor more than `share` of all that is so in
-// its phase of the step, so that shards of a small model are not gathered all at once; 0: no buckets. Each result has
-// the same bits as without.
+// A bucket gathers or reduces at most `bucket_bytes`, and at most `share` of everything that its phase of the step
+// gathers or reduces, so that the shards of a small model are not gathered all at once; 0: no buckets. Each result has
+// the same bits as without buckets.
 Graph merge_collectives(Graph graph, uint64_t bucket_bytes, double share);
 
 }  // namespace stepc

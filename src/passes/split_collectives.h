@@ -10,11 +10,11 @@
 
 namespace stepc {
 
-// `reduces_on_the_way`: on the devices the exchange itself reduces, as NCCL does: a reduce_scatter stays one, and an
-// all_reduce is that and an all_gather.
+// `reduces_on_the_way`: exchanges of these devices reduce, as NCCL's do: a reduce_scatter stays one, and an all_reduce
+// becomes a reduce_scatter and an all_gather.
 //
-// What stays as it is: an exchange of fewer than `least_bytes`, one that reduces by max or min, and an all_reduce of
-// what has not a part for each rank.
+// Unchanged: an exchange of fewer than `least_bytes`, a reduction by max or min, and an all_reduce whose operand does
+// not have a part for each rank.
 Graph split_collectives(const Graph& graph, uint64_t least_bytes, bool reduces_on_the_way = false);
 
 }  // namespace stepc

@@ -145,7 +145,7 @@ std::string_view name_of(Instruction::Kind kind);
 // What the program gets at the end.
 //   kReturn   a tensor of its own; without operand: an undefined one
 //   kRebind   the tensor of a slot (a gradient, an attribute); without operand: none
-//   kNumber   a number: a constant, one that was read on the host (`value` is a ReadNumber whose `read` is its index),
+//   kNumber   a number: a constant, one that was read on the host (`value` is a ReadNumber with its index in `read`),
 //   or
 //             the only element of an operand
 struct ScheduleOutput {

@@ -16,7 +16,7 @@ namespace stepc {
 
 Graph functionalise(const Trace& trace);
 
-// The same, and by node the call that it was made of; invalid: inputs and outputs of the step.
+// The same, with the call from which each node was made; invalid: inputs and outputs of the step.
 struct CallGraph {
   Graph graph;
   std::vector<CallId> calls;

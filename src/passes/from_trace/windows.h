@@ -19,18 +19,18 @@ struct Window {
   bool operator==(const Window&) const = default;
 };
 
-// Dimensions from the largest stride to the smallest; those of size 1 keep their order at their place.
+// Dimensions from the largest stride to the smallest; dimensions of size 1 keep their order and their places.
 Shape memory_order(const Window& window);
-// Whether its elements fill one block of memory, each once, in whatever order of dimensions.
+// Whether the window's elements fill one block of memory, each once, in any order of dimensions.
 bool is_dense(const Window& window);
 
-// `base`, dense, seen as `target`, whose elements all lie in `base`.
+// Views `base`, which is dense, as `target`, whose elements all lie in `base`.
 TensorId view_of(GraphBuilder& b, TensorId base, const Window& base_window, const Window& target);
 
-// Whether `target` has every element of `base` exactly once.
+// Whether `target` contains every element of `base` exactly once.
 bool covers(const Window& base_window, const Window& target);
 
-// `base` with the elements of `target` replaced by `value`. Where `target` meets itself, the last element stays.
+// `base` with the elements of `target` replaced by `value`. If elements of `target` overlap, the last one stays.
 TensorId write_view(GraphBuilder& b, TensorId base, const Window& base_window, const Window& target, TensorId value);
 
 }  // namespace stepc

@@ -16,12 +16,12 @@
 
 namespace stepc {
 
-// Whether groups can be one kernel, by all that the answer depends on. To find out takes most of a pass's time, and
-// groups come again: in every layer, and in every graph that recompute() looks at.
+// Whether a group can be one kernel, by everything that the answer depends on. Computing the answer takes most of a
+// pass's time, and groups recur: in every layer, and in every graph that recompute() tries.
 using KnownGroups = std::unordered_map<std::string, bool>;
 
 Graph fuse(Graph graph, const MatmulRule& matmuls = {});
-// `made_of`, if given: by node of the result, the one of `graph` that it is, or is a copy of.
+// `made_of`, if given: by node of the result, the node of `graph` that it is or that it copies.
 Graph fuse(Graph graph, const MatmulRule& matmuls, KnownGroups& known, std::vector<NodeId>* made_of = nullptr);
 
 }  // namespace stepc

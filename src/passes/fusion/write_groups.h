@@ -5,7 +5,7 @@
 
 namespace stepc {
 
-// `made_of`, if given: by node of the result, the one of groups.graph() that it is, or is a copy of.
+// `made_of`, if given: by node of the result, the node of groups.graph() that it is or that it copies.
 Graph write_groups(const FusionGroups& groups, std::vector<NodeId>* made_of = nullptr);
 
 }  // namespace stepc

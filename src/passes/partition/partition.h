@@ -8,10 +8,10 @@
 
 namespace stepc {
 
-// Of propagate_shardings(). The inputs and outputs of the result say what they are parts of.
+// `sharded`: a result of propagate_shardings(). The inputs and outputs of the local graph say which parts they are.
 Graph partition(const Graph& sharded);
 
-// What is planned with the strategy from now on has its parameters as this rank's Graph has them.
+// Later plans with this strategy get the shardings that the parameters have in this rank's Graph.
 void keep_parameters(Strategy& strategy, const Graph& local);
 
 }  // namespace stepc

@@ -18,17 +18,17 @@
 
 namespace stepc {
 
-// Whether it is an attention, or the gradients of one.
+// Whether the node is an attention or the gradients of one.
 bool attends(const Node& node);
 
-// Where an attention has its operands: the queries, keys and values behind them, and the mask, were it there.
+// The positions of an attention's operands: queries, then keys and values, and the mask, if it has one.
 struct AttentionPlaces {
   bool is_backward = false;
   size_t q = 0, mask = 3;
 };
 AttentionPlaces attention_places(const Node& attention);
 
-// The axis over which the keys of `node` are split along their sequence; nullopt: it is no attention, or they are not.
+// The axis that splits the keys of `node` along their sequence; nullopt: the node is no attention, or no axis does.
 std::optional<Axis> ring_axis(const Graph& whole, const Node& node);
 
 // The results of such a node on one rank. `operands`: this rank's.

@@ -21,11 +21,11 @@ namespace stepc {
 
 struct ShardedStep {
   Graph graph;
-  std::vector<std::string> why;  // by node of it: what its sharding follows from
+  std::vector<std::string> why;  // by node of the graph: the reason for its sharding
 };
-// `graph` is core, of one device. Throws UserError for what the strategy says and the step has not.
+// `graph` is core, for one device. Throws UserError for what the strategy names and the step lacks.
 ShardedStep propagate_shardings(const Graph& graph, const Strategy& strategy);
-// As the inputs, in the order of graph.inputs, are said to lie.
+// The same from the shardings of the inputs, in the order of graph.inputs.
 ShardedStep propagate_shardings(const Graph& graph, const Mesh& mesh, const std::vector<Sharding>& inputs);
 
 }  // namespace stepc
