@@ -61,8 +61,8 @@ class Segments {
 
     // Eager runs this pass from here on, and all calls like it, with one warning.
     void leave(const std::string& why);
-    // The same, but the next call is recorded again, until too many recordings have failed. `is_of_python`: the model's
-    // own code could do this pass, beside a plan.
+    // The same, but the next call is recorded again, until too many recordings have failed. `is_of_python`: the reason
+    // is an effect that the model's own code repeats if it runs beside a plan.
     void leave_recording(const std::string& why, bool is_of_python);
     // The backward pass of a call that was left, from a forward pass that ran eagerly.
     std::vector<at::Tensor> eager_backward(const std::vector<at::Tensor>& gradients, const BackwardFn& eager);

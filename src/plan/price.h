@@ -43,7 +43,7 @@ struct Price {
   WorkClass work = WorkClass::kHost;
   double compute_seconds = 0;  // with its operands at hand; traffic is added
   double call_seconds = 0;     // before the kernel begins, and between its threads
-  size_t link = 0;             // of a collective: the level of links that limits its compute_seconds
+  size_t link = 0;             // of a collective: the level of links that its compute_seconds load most
 };
 
 // Prices the instructions of one Schedule on one Target; caches the prices of the Schedule's programs. Borrows both.

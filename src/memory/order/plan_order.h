@@ -7,7 +7,7 @@
 
 namespace stepc {
 
-inline constexpr uint64_t kOrderFineness = 4'000;  // gains below this fraction of the peak are not searched for
+inline constexpr uint64_t kOrderFineness = 4'000;  // the search ignores gains below the peak divided by this
 
 struct PlannedOrder {
   UnitOrder order;
