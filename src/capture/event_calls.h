@@ -1,4 +1,4 @@
-// Which calls of a host event are its own: step counters and what the host computes from them.
+// Finds the calls of a host event that are its own: step counters and what the host computes from them.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Indices, classes and tokens that a call is given, and whether they are in range: a kernel would say so at the call,
-// but a call that is compared and not computed says nothing.
+// Whether the indices, classes and tokens of a call are in range. The kernel would report them, but a call that is
+// compared and not computed runs no kernel.
 #pragma once
 
 #include <functional>

@@ -1,6 +1,5 @@
 // MadeTensors: the tensors that a step's calls have made so far, and which of them the program still holds. A tensor
-// that autograd alone saves for the backward pass is not held: nobody but the graph sees it. Holds weak references
-// only.
+// that only autograd saves for the backward pass is not held: only the graph sees it. Holds weak references.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,6 @@
 // The seam to PyTorch's dispatcher: an observer sees every ATen call of the thread that switched it on, below autograd
-// and autocast and above the kernels, and decides how it runs. Travels with ThreadLocalState to autograd's threads.
+// and autocast and above the kernels, and decides how the call runs. ThreadLocalState takes it along to autograd's
+// threads.
 //
 // Depends on LibTorch internals: DispatchKey::Fake (PyTorch's own fake tensors use Python's key instead) and the
 // TEST_INFO_2 slot of ThreadLocalDebugInfo, which PyTorch uses in its tests only.

@@ -1,6 +1,6 @@
-// A rule says of an operator of the program's own (torch.library, TORCH_LIBRARY) what stepc knows of PyTorch's: its
-// calls compute their results from their arguments alone, so that a plan may make them; what they cost; and how they
-// may be split. Without one nothing is known of such an operator, and only the step's own code calls it.
+// A rule tells stepc about an operator of the program (torch.library, TORCH_LIBRARY) what stepc knows about PyTorch's:
+// its calls compute their results only from their arguments, so a plan may make them; their cost; and how they may be
+// split. Without a rule only the step's own code calls the operator.
 //
 //   stepc::op_rule("my::product", {.flops = [](const OpUse& use) { return 2.0 * use.count(0) * use.size(1, 1); },
 //                                  .sharding = "m k, k n -> m n; k: sum"})

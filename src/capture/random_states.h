@@ -1,5 +1,5 @@
-// The random generators of one recording: their states, compared at every call's borders. A state that host code put
-// back (checkpointing, fork_rng) is known from before; an unknown one is a constant (a seed set inside the step).
+// The random generators of one recording: their states, compared before and after every call. A state that host code
+// restores (checkpointing, fork_rng) is known from before; an unknown one is a constant (a seed set inside the step).
 #pragma once
 
 #include <deque>

@@ -1,6 +1,6 @@
-// Capture by recording: runs a step eagerly and writes down every ATen call, alias and allocation as a Trace, and what
-// the host had to do with it: numbers it read, generators it set, optimizers it ran. Changes nothing about how the step
-// runs: it holds no tensor, only weak references to storages.
+// Capture by recording: runs a step eagerly and records every ATen call, alias and allocation as a Trace, with the
+// actions of the host: numbers that it read, generators that it set, optimizers that it ran. Does not change how the
+// step runs: it holds no tensor, only weak references to storages.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// What one recording knows while it runs: the growing Trace and the weak references that tell storages apart. Private
-// to capture/.
+// The state of one recording while it runs: the growing Trace, and the weak references that distinguish storages.
+// Private to capture/.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// Shadow runs: the program's host code of an event (an optimizer's step()) runs again, before a replay, without its
-// kernels. Its host state advances as in eager, and the numbers that it passes to its calls go into the replay.
+// Shadow runs: before a replay, an event's host code (an optimizer's step()) runs again without its kernels. Its host
+// state advances as in eager, and the numbers that it passes to its calls go into the replay.
 #pragma once
 
 #include <functional>

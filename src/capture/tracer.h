@@ -1,8 +1,8 @@
-// Tracer: a step's host code runs, and each call that it makes is compared with the next one of a Trace. Nothing is
-// computed: what calls make looks right and has no memory, until a plan of the trace has run or until the step leaves
-// the trace. From there on everything is computed, what was left out first.
+// Tracer: a step's host code runs, and each of its calls is compared with the next one of a Trace. Nothing is computed:
+// results of calls look right and have no memory, until a plan of the trace has run or the step leaves the trace. After
+// that everything is computed, first the calls that were left out.
 //
-// The host's side effects happen once, as in eager. Holds no tensor of the step: storages, weakly.
+// The host's side effects happen once, as in eager. Holds no tensor of the step, only weak references to storages.
 #pragma once
 
 #include <functional>

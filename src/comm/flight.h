@@ -1,6 +1,7 @@
-// Flight: what a rank did last, for whoever asks when it is too late to ask the rank. A ring of numbers that the
-// executor's loop writes and a watchdog's thread reads: two plain stores an instruction, no clock, no allocation. Each
-// rank has one (Ranks::flight()); what its numbers mean is asked of the programs that have run, as long as they live.
+// Flight: the last instructions of a rank, for use when the rank can no longer be asked. A ring of numbers that the
+// executor's loop writes and a watchdog's thread reads: two plain stores for each instruction, no clock, no allocation.
+// Each rank has one (Ranks::flight()). The programs that have run give the meaning of its numbers, as long as they
+// live.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// Launch: who this process is among the ranks of a run, as whoever started it says in the environment. Plain data.
+// Launch: this process's place among the ranks of a run, as its launcher states it in the environment. Plain data.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Meeting: where the ranks of a run find each other, and what makes groups of them.
+// Meeting: where the ranks of a run find each other; it connects groups of them.
 #pragma once
 
 #include <chrono>

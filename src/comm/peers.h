@@ -1,4 +1,4 @@
-// Peers: the other ranks of a group, and the one way in which bytes go between them.
+// Peers: the other ranks of a group, and the only way in which bytes go between them.
 #pragma once
 
 #include <chrono>

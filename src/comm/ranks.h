@@ -1,5 +1,5 @@
-// Ranks: the processes of a run as this one sees them, and the groups of them that compute together. Every rank of a
-// group makes the same calls in the same order. One thread of a rank at a time.
+// Ranks: the processes of a run as this one sees them, and groups of them that compute together. Every rank of a group
+// makes the same calls in the same order, from one thread at a time.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// Several parts of the same size to one, in their order.
+// Reduces several parts of the same size to one, in their order.
 #pragma once
 
 #include <cstdint>

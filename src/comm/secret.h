@@ -1,5 +1,5 @@
-// Secret: what the ranks of a run share, so that they meet nobody else. Nothing of it is ever sent: each side proves to
-// the other that it has it, by HMAC-SHA256 of something that is new every time. Plain data.
+// Secret: a text that the ranks of a run share, so that they connect to nobody else. It is never sent: each side proves
+// to the other that it has it, by HMAC-SHA256 of a new text every time. Plain data.
 #pragma once
 
 #include <string>

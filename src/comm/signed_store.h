@@ -1,5 +1,5 @@
-// SignedStore: a c10d store whose values are signed with the ranks' secret, under names that nobody without it comes
-// upon. What has no valid signature is refused, whoever has put it there.
+// SignedStore: a c10d store whose values are signed with the ranks' secret, under names that cannot be guessed without
+// the secret. It refuses every value without a valid signature.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Transport: what makes of some ranks a c10d backend that moves tensors between them. The CPU's is the only one; one
-// for another device stands beside it and nothing above it changes.
+// Transport: makes a c10d backend, which moves tensors, from some ranks. The CPU's is the only one; one for another
+// device would stand beside it without a change above it.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// Cluster: many devices as data: what each is, how many, and how they reach each other. Who spreads a step over devices
-// asks it, so a step can be planned for machines that one does not have.
+// Cluster: many devices as data: their kind, their number, and the links between them. Planning for a mesh asks a
+// Cluster, so a step can be planned for machines that one does not have.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// exchange(): what a collective takes on the links of a cluster, by the algorithm that takes least there.
+// exchange(): the time of a collective on the links of a cluster, by the fastest algorithm there.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ struct Exchange {
   bool operator==(const Exchange&) const = default;
 };
 
-// `sent`: as communication_of() counts it, of one collective of that kind. Of n ranks, m of them a node:
+// `sent`: one collective of that kind, as counted by communication_of(). With n ranks, m of them in each node:
 //   ring          all bytes pass the slowest level, whose crossings the m ranks of a node share
 //   tree          an all_reduce in twice the logarithm of the ranks' number of messages (Sanders, Speck, Traeff:
 //                 Two-tree algorithms for full bandwidth broadcast, reduction and scan, 2009)
@@ -33,7 +33,7 @@ struct Exchange {
 //                 nodes with one rank each (PAT; NCCL 2.23)
 //   hierarchical  level by level: between nodes each rank exchanges its own part alone (Cho et al., BlueConnect, 2019)
 //   direct        an all_to_all or a rotate: each pair over its own level
-// These are the ones that NCCL chooses among. Without levels (Rates::links) it is a ring, which stepc's own ranks make.
+// NCCL chooses among these. Without levels (Rates::links) it is a ring, the algorithm of stepc's own ranks.
 Exchange exchange(const Rates& rates, const Mesh& mesh, Collective kind, const Communication& sent);
 
 }  // namespace stepc

@@ -1,5 +1,5 @@
-// Features: which kernels a machine has, as plain data: which fast matmuls and instructions a CPU's blocked kernels
-// have, or that it is a GPU. A plan depends on these instead of on the machine that it is made on.
+// Features: the kernels of a machine, as plain data: the fast matmuls and instructions of a CPU for blocked kernels, or
+// that it is a GPU. A plan depends on these instead of on the machine that makes it.
 #pragma once
 
 #include <array>

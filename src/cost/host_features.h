@@ -1,4 +1,4 @@
-// The features of the machine that this runs on, by its CPU alone: for whoever plans without LibTorch.
+// The features of this machine, from its CPU only: for planning without LibTorch.
 #pragma once
 
 #include "cost/features.h"

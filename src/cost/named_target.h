@@ -8,8 +8,8 @@
 
 namespace stepc {
 
-// "a100", "h100", "h200", "b200", "gb200": the cards of 80, 80, 141, 180 and 186 GB; "a800", "h800",
-// "h100-96". So much is known of each, none of it fitted to a step:
+// "a100", "h100", "h200", "b200", "gb200": the cards of 80, 80, 141, 180 and 186 GB; "a800", "h800", "h100-96". These
+// facts are known of each; none is fitted to a step:
 //   data sheets   multiprocessors, shared memory, L2, memory, peak arithmetic (NVIDIA's data sheets and tuning guides)
 //   copy rate     nine tenths of the data sheet's memory rate
 //   kernels       1 us to start and end, as OpenXLA's cost model of GPUs has it (gpu_performance_model_base.h)

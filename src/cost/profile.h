@@ -1,5 +1,5 @@
-// A profile: what each instruction of one run of a step took, beside what was predicted of it; as data, as a table and
-// as a trace for ui.perfetto.dev. Pure functions of what was measured.
+// A profile: the time of each instruction of one run of a step, beside its prediction; as data, as a table and as a
+// trace for ui.perfetto.dev. Pure functions of the measurements.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Rates: how fast a machine does each kind of work, as data; what `stepc calibrate` measures and a Schedule is priced
-// with (plan/price.h). Physical quantities only: none is fitted to a model. Of all the Target's threads together.
+// Rates: a machine's speed for each kind of work, as data. `stepc calibrate` measures them, and plan/price.h prices a
+// Schedule with them. Physical quantities only: none is fitted to a model. For all threads of the Target together.
 #pragma once
 
 #include <cstdint>

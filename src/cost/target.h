@@ -1,5 +1,5 @@
-// Target: the machine as data. Whoever plans asks it instead of a clock, so a plan is a function of its inputs, and a
-// machine that is elsewhere can be planned for.
+// Target: the machine as data. Planning asks it instead of a clock, so a plan is a function of its inputs, and a plan
+// for another machine is possible.
 #pragma once
 
 #include <optional>

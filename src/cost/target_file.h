@@ -1,4 +1,4 @@
-// Where a machine's measured Target is kept: beside its generated kernels, one file a count of threads.
+// The place of a machine's measured Target: beside its generated kernels, one file for each number of threads.
 #pragma once
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// What the readers of a Target's text share: every refusal names the line and the key. Private to target_text.cpp,
+// Shared code of the readers of a Target's text: every error names the line and the key. Private to target_text.cpp,
 // gpu_text.cpp, named_target.cpp and cluster.cpp.
 #pragma once
 

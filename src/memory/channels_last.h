@@ -1,6 +1,6 @@
-// Elementwise groups on channels-last tensors: their kernel runs over the elements in the order in which they lie, and
-// leaves its results so, as ATen does. Written in the order of the dimensions, each would be read across its strides,
-// and every convolution behind it would lay its operands out anew.
+// Elementwise groups on channels-last tensors: their kernel runs over the elements in memory order and writes its
+// results in the same layout, as ATen does. In the order of the dimensions, each operand would be read across its
+// strides, and every later convolution would copy its operands to another layout.
 #pragma once
 
 #include <functional>

@@ -1,6 +1,6 @@
-// GraphWindows: how every tensor of a Graph lies in memory, and so which views are windows on what they are views of
-// and which are copied: a reshape across strides has to be, and what several opaque calls would each copy is so once.
-// Passes and planning ask here, so that what a pass takes a view for is what the Schedule makes of it.
+// GraphWindows: the layout of every tensor of a Graph in memory, and so which views are windows and which are copied: a
+// reshape across strides must be copied, and a tensor that several opaque calls would each copy is copied once. Passes
+// and planning ask here, so both treat the same views as windows.
 #pragma once
 
 #include <set>

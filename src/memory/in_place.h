@@ -1,4 +1,4 @@
-// Which memory a tensor is in, and which results may be written over which operands. Internal to memory/.
+// The memory of each tensor, and the results that may be written over operands. Internal to memory/.
 #pragma once
 
 #include <vector>

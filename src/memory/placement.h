@@ -1,5 +1,5 @@
-// The arena while a layout is being made: everything placed so far, and where the next interval fits.
-// Internal to memory/.
+// The arena while a layout is made: everything placed so far, and the free place for the next interval. Internal to
+// memory/.
 #pragma once
 
 #include <array>

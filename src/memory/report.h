@@ -1,5 +1,5 @@
-// Where a planned step's bytes go, as data, as a table and as a picture: what is live at the peak, by owner, and over
-// time, by class. Pure functions of a plan; nothing has to have run.
+// The use of a planned step's bytes, as data, as a table and as a picture: the live bytes at the peak, by owner, and
+// over time, by class. Pure functions of a plan; nothing needs to have run.
 #pragma once
 
 #include <array>

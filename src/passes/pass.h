@@ -1,4 +1,4 @@
-// Pass: a free function from Graph to Graph in a file of its own. The runner alone times, dumps and verifies; a pass
+// Pass: a free function from Graph to Graph in a file of its own. Only the runner times, dumps and verifies; a pass
 // neither logs nor checks itself.
 #pragma once
 

@@ -1,7 +1,7 @@
-// recompute: what the forward pass keeps for the backward pass alone is recomputed there where that is worth its bytes.
-// The cheapest goes first: pointwise chains, then reductions and normalisations, attention, matmuls last; of each kind
-// the most bytes for the least time by the cost model. Draws of a stream are recomputed as the same numbers; opaque
-// calls are never repeated. The meaning stays, bit by bit.
+// recompute: recomputes in the backward pass what the forward pass keeps only for it, if that is worth its bytes. The
+// cheapest come first: pointwise chains, then reductions and normalisations, attention, matmuls last; among one kind,
+// those with the most bytes for the least time by the cost model. Draws of a stream give the same numbers again; opaque
+// calls are never repeated. All results keep their bits.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Rewriter: what every pass is made of. Walks an old Graph in order and builds the new one: keep a node, or build
-// something else and say which new tensor stands for the old one.
+// Rewriter: the base of every pass. Walks an old Graph in order and builds the new one: keeps a node, or builds
+// something else and names the new tensor that replaces the old one.
 //
 //   Rewriter r(graph);
 //   for (const Node& node : graph.nodes) {

@@ -1,4 +1,4 @@
-// What the time of a call goes by, for pricing it.
+// What the time of a call depends on, for its price.
 #pragma once
 
 #include <cstdint>

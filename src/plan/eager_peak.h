@@ -1,4 +1,4 @@
-// What the step itself takes where eager runs it, beside the program's own tensors.
+// The memory of the step in eager mode, beside the program's own tensors.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What eager PyTorch would allocate for a step on a GPU, as far as calls captured on the CPU tell.
+// The allocations of eager PyTorch for a step on a GPU, as far as calls captured on the CPU show them.
 #pragma once
 
 #include "cost/features.h"

@@ -1,5 +1,5 @@
-// What a step may hold at once, the model and its optimizer's state included, as a person says it. What does not fit is
-// recomputed in the backward pass instead of kept for it (passes/recompute.h).
+// What a step may hold at one time, with the model and its optimizer's state, as a person states it. What does not fit
+// is recomputed in the backward pass instead of being kept for it (passes/recompute.h).
 #pragma once
 
 #include <cstdint>

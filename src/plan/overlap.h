@@ -1,5 +1,5 @@
-// overlap(): puts the exchanges of a rank's planned step beside its computation. What each unit takes, simulate() says
-// of the plan as it is; memory/order/overlap_order.h finds the order.
+// overlap(): moves the exchanges of a rank's planned step beside its computation. simulate() gives the time of each
+// unit in the present plan; memory/order/overlap_order.h finds the order.
 #pragma once
 
 #include <optional>

@@ -1,5 +1,5 @@
-// From a captured step to its Schedule: the passes, a kernel for everything, and what is tried where that takes more
-// memory than it may. Plain data in and out: the same for a step that is about to run and for the text of one.
+// From a captured step to its Schedule: the passes, a kernel for every node, and further attempts if the plan takes too
+// much memory. Plain data in and out: the same for a step that will run and for the text of a step.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What one instruction of a Schedule will take on a Target, without running it: its arithmetic, at the rate
-// of its kind and size. The simulator says where its memory traffic comes from, which goes on top.
+// The predicted time of one instruction of a Schedule on a Target, without running it: its arithmetic, at the rate of
+// its kind and size. The simulator adds the time of its memory traffic, by the distance of the data.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// search(): how a captured step is best spread over a cluster, and why. Every way of cutting the devices into a mesh,
-// of zero and of micro-batches is planned as a run's step is, and the simulator says what it takes. Plain data in and
-// out: neither the model's weights nor a device is needed.
+// search(): the best way to spread a captured step over a cluster, with reasons. Every mesh of the devices, with every
+// zero and every count of micro-batches, is planned as a run's step is, and the simulator gives its time. Plain data in
+// and out: needs neither the model's weights nor a device.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// What the planned parts of a step take, and how a model of few layers says what one of many takes. Internal to
+// The cost of the planned parts of a step, and the extrapolation from a model of few layers to one of many. Internal to
 // search().
 #pragma once
 

@@ -1,4 +1,4 @@
-// What the stages of a pipeline take, for search(). Stages between the first and the last are equal, so three stages
+// The cost of a pipeline's stages, for search(). All stages between the first and the last are equal, so three stages
 // stand for any number of them, planned with one layer each and with two. Internal to search().
 #pragma once
 

@@ -1,4 +1,4 @@
-// What a search found, for people and for programs.
+// The result of a search, for people and for programs.
 #pragma once
 
 #include <cstdint>

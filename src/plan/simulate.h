@@ -1,4 +1,4 @@
-// simulate(): when every instruction of a Schedule will run on a Target, and what memory holds meanwhile, without
+// simulate(): the time of every instruction of a Schedule on a Target, and the live memory at that time, without
 // running it. A pure function of its inputs; needs neither LibTorch nor a code generator.
 #pragma once
 

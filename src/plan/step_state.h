@@ -1,4 +1,4 @@
-// What a program has of its tensors between steps: parameters, gradients that are held, optimizer state, buffers.
+// A program's tensors between steps: parameters, held gradients, optimizer state, buffers.
 #pragma once
 
 #include <map>

@@ -1,5 +1,5 @@
-// stream_times(): when tasks on streams begin and end, where exchanges that go on at the same time share a link. A pure
-// function of plain numbers.
+// stream_times(): the begin and end of tasks on streams, where simultaneous exchanges share a link. A pure function of
+// plain numbers.
 #pragma once
 
 #include <cstddef>

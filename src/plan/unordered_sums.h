@@ -1,5 +1,5 @@
-// Which calls add up in an order that no two runs share: a GPU's kernels that add with atomic operations. A step with
-// such a call does not come to the same bits twice, so its replays are compared with eager within rounding.
+// Finds calls that add in an order that differs from run to run: a GPU's kernels with atomic additions. A step with
+// such a call is not reproducible bit by bit, so its replays are compared with eager within rounding.
 #pragma once
 
 #include <string>

@@ -1,8 +1,8 @@
-// Where the planned bytes of a step lie. ArenaPlace: all of them, for one run.
+// The memory of a step's planned bytes. ArenaPlace: all of it, for one run.
 //
-// Arena: one stretch of address space that holds every planned byte of a step. It grows in place and never moves, so
+// Arena: one range of address space that holds every planned byte of a step. It grows in place and never moves, so
 // tensors may point into it for the life of the process. All plans that a thread runs share one arena: its size is the
-// largest of them, not their sum.
+// largest of theirs, not their sum.
 #pragma once
 
 #include <cstddef>

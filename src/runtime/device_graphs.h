@@ -1,7 +1,7 @@
-// DeviceGraphs: stretches of a Schedule's instructions that its device runs at one launch, without the host between
-// them. Each is recorded in a run that then makes its calls one by one, after runs in which its kernels have been made
-// ready, and launched from the next run on while what it works on lies where it lay. What is no part of a stretch runs
-// call by call: what the host reads, supplies or keeps, and what reads a batch, which lies elsewhere at every step.
+// DeviceGraphs: ranges of a Schedule's instructions that its device runs at one launch, without the host between them.
+// After runs in which the kernels of a range are prepared, one run records the range and then makes its calls one by
+// one; later runs launch the recording as long as its operands keep their addresses. All other instructions run call by
+// call: those that the host reads, supplies or keeps, and those that read a batch, whose address changes at every step.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
-// A dry run of a Schedule: what it writes to the program's tensors is shown and taken back, piece by piece. Of a buffer
-// that the program owns the bytes are kept from the first instruction that writes to it to the last one that uses it,
-// so no copy of all that a step changes is ever there; and where one instruction makes new contents of large buffers,
-// as updates do, only those of a stretch of their elements. What is kept longer lies in the arena where that is free
-// meanwhile.
+// A dry run of a Schedule: what it writes to the program's tensors is shown and undone, piece by piece. The old bytes
+// of a buffer of the program are kept from the first instruction that writes to the buffer to the last one that uses
+// it, so no copy of everything that a step changes exists at one time. If one instruction makes new contents of large
+// buffers, as updates do, only the bytes of a stretch of their elements are kept. Bytes that are kept longer lie in a
+// free part of the arena.
 #pragma once
 
 #include <functional>

@@ -1,6 +1,6 @@
-// Executor: a Schedule with everything bound: kernels, operators, constants, a tensor over the arena for every operand
-// that lies there. Owns those; borrows the program's tensors for the length of a run (parameters and optimizer state
-// stay bound between runs and are bound anew when they move).
+// Executor: a Schedule with everything bound: kernels, operators, constants, and a tensor over the arena for every
+// operand there. Owns these; borrows the program's tensors for the length of a run (parameters and optimizer state stay
+// bound between runs and are bound again when they move).
 #pragma once
 
 #include <functional>

@@ -1,7 +1,7 @@
-// InstructionMemory: serves what a replayed instruction's ATen calls allocate: what was planned from its place in the
-// arena, or from the system where it outlives the step; everything else from the instruction's scratch memory, first
-// fit, beside which such a place may be asked for again once it is freed; intra-op workers from a slab each. What does
-// not fit comes from the system, and is counted as unplanned.
+// InstructionMemory: serves the allocations of a replayed instruction's ATen calls. A planned allocation gets its place
+// in the arena, or memory of the system if it outlives the step. All others come from the instruction's scratch memory,
+// first fit; a planned place may be taken again there after it is freed. Each intra-op worker has a slab. An allocation
+// that does not fit comes from the system and counts as unplanned.
 #pragma once
 
 #include <atomic>

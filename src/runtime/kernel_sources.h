@@ -1,5 +1,5 @@
-// KernelSources: where the kernels of Schedules come from: the code generator with its cache, the machine's matrix
-// micro-kernels, and what was measured of ATen's. Outlives the Schedules that are bound with it.
+// KernelSources: the sources of a Schedule's kernels: the code generator with its cache, the machine's matrix
+// micro-kernels, and the measured workspaces of ATen's kernels. Must outlive the Schedules that are bound with it.
 #pragma once
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// This machine's matmul rates, measured: what MFU is relative to. Nothing that is compiled depends on them.
+// This machine's matmul rates, measured: MFU is relative to them. Nothing that is compiled depends on them.
 #pragma once
 
 #include <cstdint>

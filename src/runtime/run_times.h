@@ -1,4 +1,4 @@
-// RunTimes: when each instruction of one run began and ended. Whoever wants a profile passes one to the run
+// RunTimes: the begin and end of each instruction of one run. A caller that wants a profile passes one to the run
 // (RunInputs::times); without it a run reads no clock.
 #pragma once
 

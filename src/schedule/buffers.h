@@ -1,5 +1,4 @@
-// What both ways to a Schedule share: operands, and the program's tensors with the memory in which they lie. Internal
-// to schedule/.
+// Shared code of both ways to a Schedule: operands, and the program's tensors with their memory. Internal to schedule/.
 #pragma once
 
 #include <map>

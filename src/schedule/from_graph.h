@@ -1,6 +1,6 @@
-// From a fused Graph to its Schedule: a kernel for every node and group, a place for every tensor, and the order in
-// which guards, host code, kernels and copies run. Views become windows, what nobody needs in memory has none, updates
-// are written where they belong.
+// From a fused Graph to its Schedule: a kernel for every node and group, a place for every tensor, and the order of
+// guards, host code, kernels and copies. Views become windows, tensors that need no memory get none, and updates are
+// written to their inputs.
 #pragma once
 
 #include <cstdint>

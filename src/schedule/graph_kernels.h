@@ -1,5 +1,5 @@
-// The first stage of schedule_graph(): what runs each node and group of a fused Graph, and where views point. Nothing
-// is decided about memory yet. Private to schedule/.
+// The first stage of schedule_graph(): the kernel of each node and group of a fused Graph, and the windows of views.
+// Decides nothing about memory. Private to schedule/.
 #pragma once
 
 #include <cstdint>

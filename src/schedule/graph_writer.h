@@ -1,5 +1,5 @@
-// The last stage of schedule_graph(): writes the Schedule of a fused Graph whose kernels and places are chosen. Private
-// to schedule/. Borrows everything that it is given; what leaves the step is written in graph_leaving.cpp.
+// The last stage of schedule_graph(): writes the Schedule of a fused Graph with its chosen kernels and places. Private
+// to schedule/. Borrows all arguments; graph_leaving.cpp writes what leaves the step.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Schedule: every decision about a run of a step, as plain data: what runs, in which order, on which memory. Made of a
-// Trace (from_trace.h, `exact`) or of a Graph (from_graph.h, `fast`) and final when it is made. The executor binds and
+// Schedule: every decision about a run of a step, as plain data: the instructions, their order, their memory. Made from
+// a Trace (from_trace.h, `exact`) or a Graph (from_graph.h, `fast`), and final when it is made. The executor binds and
 // runs it, reports print it; neither adds a decision. Needs neither LibTorch nor a code generator.
 //
 //   buffers        what memory there is

@@ -1,5 +1,5 @@
-// Which of the tensors that a step hands out lie in one memory: in the program a write to one of them is seen in those
-// that overlap it, so they are handed out in one memory here, too.
+// Which of the tensors that a step hands out share memory. In the program a write to one of them is visible in those
+// that overlap it, so they are handed out in one memory here too.
 #pragma once
 
 #include <cstddef>

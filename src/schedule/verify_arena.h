@@ -1,5 +1,5 @@
-// Whether what a Schedule keeps in the arena lies apart while it lives. Internal to verify(), which has looked at ids
-// and windows before.
+// Checks that buffers in the arena do not overlap while they live. Internal to verify(), which has checked ids and
+// windows before.
 #pragma once
 
 #include "schedule/schedule.h"

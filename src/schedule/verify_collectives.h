@@ -1,5 +1,5 @@
-// Whether what a Schedule says of a mesh holds: collectives that all its ranks can do in one order, tensors that are
-// the parts that they say, the rank's place. Internal to verify(), which has looked at ids and windows before.
+// Checks what a Schedule says of a mesh: collectives that all ranks can make in one order, tensors that are the stated
+// parts, the rank's position. Internal to verify(), which has checked ids and windows before.
 #pragma once
 
 #include "schedule/schedule.h"

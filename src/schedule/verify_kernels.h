@@ -1,5 +1,5 @@
-// What kernels count on beyond verify(): that operands have the types, sizes and layouts, and scratch the room, with
-// which each kernel was chosen. Kernels check nothing, and a Schedule's text may come from anywhere.
+// Checks what kernels rely on beyond verify(): operands have the types, sizes and layouts, and scratch memory has the
+// size, with which each kernel was chosen. Kernels check nothing, and a Schedule's text may come from anywhere.
 #pragma once
 
 #include "schedule/schedule.h"

@@ -1,4 +1,4 @@
-// What the streams of a Schedule share is used by one after the other: no instruction touches memory that one on
+// Checks that streams use shared memory one after the other: no instruction touches memory that an instruction on
 // another stream writes, or writes what one there reads, unless a wait stands between them. Private to schedule/.
 #pragma once
 

@@ -1,5 +1,5 @@
-// What ATen calls take from the allocator beside their results. A call that was recorded brings its own numbers; of any
-// other one somebody runs it alone, once, and tells; a tool that cannot run it goes by a rule.
+// The memory that ATen calls take from the allocator beside their results. A recorded call brings its own numbers. For
+// any other call the engine runs it alone, once, and measures; a tool that cannot run it uses a rule.
 #pragma once
 
 #include <cstdint>

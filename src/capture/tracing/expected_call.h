@@ -1,5 +1,5 @@
-// The calls of a Trace as a traced step is held to them: the operator is looked up and constants are converted, once
-// for all runs.
+// The calls of a Trace in the form that a traced step is compared with: operators are looked up and constants are
+// converted once for all runs.
 #pragma once
 
 #include <optional>

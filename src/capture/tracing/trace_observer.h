@@ -1,6 +1,6 @@
-// The observer behind a Tracer (capture/tracer.h): it gets each call of the step and decides whether it is the trace's
-// next one, whether it runs or is left out, and when the step leaves the trace. One class over several files, each of
-// which is a section below. Holds storages of the step weakly, those of the program while the step runs.
+// The observer of a Tracer (capture/tracer.h): it receives each call of the step and decides whether the call is the
+// next one of the trace, whether it runs or is left out, and when the step leaves the trace. One class in several
+// files; each file is a section below. Holds storages of the step weakly, those of the program while the step runs.
 #pragma once
 
 #include <map>

@@ -1,6 +1,6 @@
-// The random generators of a step that runs beside a trace: which states its host code saves and puts back, although
-// nothing is drawn while it runs. After a call that would have drawn, a generator is in a mark instead of a state: one
-// that no other draw has and that no seed makes, so that what the host puts back later is known by it.
+// The random generators of a traced step: which states its host code saves and restores, although nothing is drawn
+// while it runs. After a call that would have drawn, a generator has a mark instead of a state. No other draw and no
+// seed makes the same mark, so it identifies the state when the host restores it.
 #pragma once
 
 #include <deque>

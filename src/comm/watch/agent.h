@@ -1,4 +1,4 @@
-// The agent of a launcher that has started this process, as torchrun's on each machine.
+// The launcher's agent that has started this process, such as torchrun's on each machine.
 #pragma once
 
 #include "comm/launch.h"

@@ -1,5 +1,5 @@
-// FlightFile: what a rank leaves of its last instructions where a run fails, logs/rank-3.flight.json in output.dir. Of
-// several attempts of a run the last one that failed stays. `stepc blame` reads those of all ranks (blame.h).
+// FlightFile: a rank's last instructions, written when a run fails, as logs/rank-3.flight.json in output.dir. The file
+// of the last failed attempt stays. `stepc blame` reads those of all ranks (blame.h).
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
-// Watchdog: looks after one rank from a thread of its own. It notes where a rank is that stays in one place for too
-// long, and leaves what the rank did last where its run fails. A rank that does not run at all, because its process is
-// stopped, ends a moment after the others have given it up: whoever starts ranks again would wait for it. Borrows the
-// ranks' Flight; owns its thread. Ranks::watch() makes it.
+// Watchdog: watches one rank from a thread of its own. It reports the place of a rank that stays there too long, and
+// writes the rank's flight file if the run fails. A rank that does not run at all, because its process is stopped, is
+// ended shortly after the others have given it up, because a launcher that starts ranks again would wait for it.
+// Borrows the ranks' Flight; owns its thread. Ranks::watch() makes it.
 #pragma once
 
 #include <condition_variable>

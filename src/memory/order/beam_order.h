@@ -1,5 +1,5 @@
-// Orders of a few units, exhaustively where that is possible: a layer holds every set of units that can have run first,
-// with the best order of each. Where a layer has more sets than `width`, only the best go on.
+// Orders of a few units, exhaustive where possible: a layer holds every set of units that can have run first, with the
+// best order of each. If a layer has more than `width` sets, only the best ones continue.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Branches: the parts of a problem that lead to one end alone, such as a parameter's gradient and its update. They may
-// run early or late without anything else noticing; what remains is the trunk.
+// Branches: parts of a problem that lead to one end only, such as a parameter's gradient and its update. A branch may
+// run early or late without effect on anything else; the rest is the trunk.
 #pragma once
 
 #include "memory/order/order_problem.h"

@@ -1,5 +1,5 @@
-// Local ordering: the units around a peak, between two points where little is live, are put in a better order as long
-// as there is one.
+// Local ordering: puts the units around a peak, between two points with few live bytes, in a better order as long as
+// there is one.
 #pragma once
 
 #include "memory/order/order_problem.h"

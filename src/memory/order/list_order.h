@@ -1,4 +1,4 @@
-// List scheduling: one unit after the other, by a rule that looks at what is ready and no further.
+// List scheduling: one unit after the other, by a rule that considers only ready units.
 #pragma once
 
 #include "memory/order/order_problem.h"

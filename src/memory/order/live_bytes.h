@@ -1,4 +1,4 @@
-// LiveBytes: an order as it grows, with the bytes that are live. Runs units, and takes the last ones back.
+// LiveBytes: a growing order with its live bytes. Runs units, and undoes the last ones.
 #pragma once
 
 #include <algorithm>

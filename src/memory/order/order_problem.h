@@ -1,8 +1,8 @@
-// OrderProblem: units of work and the values between them, all that matters for the order in which they run and for the
-// bytes that are live meanwhile. Plain data; memory/graph_memory.h makes it from a Graph.
+// OrderProblem: units of work and the values between them: everything that matters for the order of the units and for
+// the bytes that are live. Plain data; memory/graph_memory.h makes it from a Graph.
 //
-// While a unit runs, what it reads and what it makes are live, and its workspace is. Afterwards a value that no later
-// unit reads is gone. A value of no bytes is a dependency alone: a tensor that lies in the program's own memory.
+// While a unit runs, its reads, its results and its workspace are live. A value dies after the last unit that reads it.
+// A value of zero bytes is only a dependency: a tensor in the program's own memory.
 //
 //   unit  reads  makes         live while it runs, whether 1 or 2 comes first
 //   0     -      A 10, B 10    20

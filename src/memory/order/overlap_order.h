@@ -1,6 +1,6 @@
-// overlap_order(): an order in which exchanges go on beside the computation. A list schedule (Graham, Bounds on
-// multiprocessing timing anomalies, 1969) for two workers, the computation and the link, whose priorities are the
-// places in an order that is given: so it stays near that order's memory where nothing is won by leaving it.
+// overlap_order(): an order in which exchanges run beside the computation. A list schedule (Graham, Bounds on
+// multiprocessing timing anomalies, 1969) for two workers, the computation and the link. The priorities are the
+// positions in a given order, so the result leaves that order, and its memory, only where it gains time.
 //
 //   given order   gather1 wait1 a gather2 wait2 b         a and b take as long as a gather
 //   overlapped    gather1 wait1 gather2 a wait2 b         the second gather goes on beside a

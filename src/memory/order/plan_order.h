@@ -1,6 +1,6 @@
-// The order in which a step runs: of program order, list scheduling and what a search finds below them, the one of the
-// lowest peak. The search runs while a proven bound says that there is something left to gain, and its work is bounded
-// by counts. Pure and deterministic.
+// The order in which a step runs: the one of the lowest peak among program order, list scheduling and what a search
+// finds below them. The search runs as long as a proven bound leaves something to gain, and its work is bounded by
+// counts. Pure and deterministic.
 #pragma once
 
 #include "memory/order/order_problem.h"

@@ -1,6 +1,6 @@
 // RandomStreams: numbers the random draws of a Trace while it becomes a Graph. Every draw gets a stream of its own; a
-// draw after an earlier generator state was put back (recomputed dropout) gets the earlier draw's stream again.
-// Generators have a seed each.
+// draw after an earlier generator state was restored (recomputed dropout) gets the earlier draw's stream again. Each
+// generator has one seed.
 #pragma once
 
 #include <vector>

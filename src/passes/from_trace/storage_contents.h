@@ -1,5 +1,5 @@
-// StorageContents: while a Trace becomes a Graph, what every storage of the Trace holds just now, as a graph tensor.
-// Reads derive a window from it with view ops; a write makes a new tensor and forgets the windows derived before.
+// StorageContents: the present contents of every storage of a Trace, as graph tensors, while the Trace becomes a Graph.
+// Reads derive a window from them with view ops; a write makes a new tensor and drops the windows derived before.
 #pragma once
 
 #include <map>

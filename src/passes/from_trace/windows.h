@@ -1,5 +1,5 @@
-// Windows as views: how a strided window of some memory is had from the tensor that holds that memory, and how it is
-// written back, in view ops alone.
+// Windows as views: derives a strided window of some memory from the tensor that holds the memory, and writes it back,
+// with view ops only.
 //
 //   memory: f32[6, 4], window: sizes (3, 2) strides (8, 1) offset 5     rows 1, 3, 5, columns 1 and 2
 //   reshape [6, 4] -> slice starts [1, 1] sizes [3, 2] steps [2, 1]

@@ -1,7 +1,7 @@
-// FusionGroups: which nodes of a graph are in which group while fuse() puts them there, and what every step of it asks:
-// who reads what, through nodes that cost nothing inside a kernel; where on the line a set of nodes may stand; whether
-// it can be one kernel. The line: every group and every node outside has a slot on it, after all that it reads and
-// before all that reads it, so no two groups ever wait for each other.
+// FusionGroups: the group of each node while fuse() builds groups, and the questions of all its steps: the readers of a
+// tensor, through nodes that cost nothing inside a kernel; the possible slots of a set of nodes; whether the set can be
+// one kernel. Every group and every node outside has a slot on one line, after everything that it reads and before
+// everything that reads it, so no two groups ever wait for each other.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The last step of fuse(): the graph with its groups, each of them in a row, with copies of what is free.
+// The last step of fuse(): writes the graph with its groups, each of them contiguous, with copies of free nodes.
 #pragma once
 
 #include "passes/fusion/fusion_groups.h"

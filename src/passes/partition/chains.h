@@ -1,5 +1,5 @@
-// Chains: what a tensor is and what becomes of it, seen through casts, views and elementwise work: the parameter that
-// it is, and where those that read it cut a dimension of it.
+// Chains: follows a tensor through casts, views and elementwise work: to its parameter, and to readers that cut one of
+// its dimensions.
 #pragma once
 
 #include <map>

@@ -1,6 +1,7 @@
-// Where a loss is the mean of the ranks' means (Strategy::means_by_rank) a rank's batch is its own rows, and what it
-// computes of them is its own until a gradient leaves the backward pass, or a number the step: there stands an
-// `average` over the ranks along the data axes. To propagation what is a rank's own lies whole on each of them.
+// If a loss is the mean of the ranks' means (Strategy::means_by_rank), a rank's batch is its own rows, and everything
+// computed from these belongs to the rank until a gradient leaves the backward pass or a number leaves the step. An
+// `average` over the ranks along the data axes stands there. For propagation, a rank's own value counts as whole on
+// each rank.
 #pragma once
 
 #include <vector>

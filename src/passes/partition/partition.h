@@ -1,6 +1,6 @@
-// partition: from a whole step whose tensors have shardings to the step of one rank, the same text for all of them:
-// each tensor is the rank's part, a reshard its collectives, and where the rank stands on the mesh is an input. What
-// does not divide is padded; before a reduction the padding holds what the reduction leaves as it is.
+// partition: from a whole step whose tensors have shardings to the step of one rank, with the same text for all ranks:
+// each tensor becomes the rank's part, a reshard its collectives, and the rank's position on the mesh an input.
+// Dimensions that do not divide are padded; before a reduction the padding holds a neutral value.
 #pragma once
 
 #include "passes/partition/shardings/propagate_shardings.h"

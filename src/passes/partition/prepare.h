@@ -1,4 +1,4 @@
-// What is written anew in a step before it is spread over devices, so that less is sent: nothing changes but rounding.
+// Rewrites a step before it is spread over devices, so that less is sent. Changes results only by rounding.
 #pragma once
 
 #include "passes/partition/strategy.h"

@@ -1,4 +1,5 @@
-// Building blocks of one rank's step: where its elements stand in the whole, and the collectives between two shardings.
+// Building blocks of one rank's step: the positions of its elements in the whole, and the collectives between two
+// shardings.
 #pragma once
 
 #include <map>

@@ -1,15 +1,15 @@
-// Attention over a sequence that is split over the ranks of an axis: each rank keeps its queries and sees the keys and
-// values of all, one rank's after another's; what it makes of each is merged by the logs of the sums (Liu et al., Ring
-// attention with blockwise transformers, 2023). At any time a rank holds its own keys and values and one other's, which
-// come from where they belong, in a rotate, and so do their gradients go home.
+// Attention over a sequence that is split over the ranks of an axis. Each rank keeps its queries and uses the keys and
+// values of one rank after another; the results are merged by the logs of the sums (Liu et al., Ring attention with
+// blockwise transformers, 2023). At any time a rank holds its own keys and values and those of one other rank, which it
+// gets directly from their owner by a rotate; their gradients return in the same way.
 //
-// Causal attention wants the sequence in zig-zag (ir/sharding.h): of stretches A (early) and B (late) that a rank has,
-// B sees all of an earlier rank's A and of a later rank's A and B, and A sees an earlier rank's A alone:
+// Causal attention needs the sequence in zig-zag (ir/sharding.h). Each rank has two ranges, A (early) and B (late). B
+// sees all of an earlier rank's A and of a later rank's A and B; A sees only an earlier rank's A:
 //
 //   keys of an earlier rank    B x A and A x A
 //   keys of a later rank       B x A and B x B
 //
-// So every rank does two squares for each other rank, nothing of them masked: the work of one device, in equal parts.
+// So every rank computes two squares for each other rank, without any mask: the work of one device, in equal parts.
 #pragma once
 
 #include <vector>

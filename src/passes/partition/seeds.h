@@ -1,4 +1,5 @@
-// What a Strategy says of what enters a step, and of what belongs to it: the seeds of propagate_shardings.
+// The shardings that a Strategy gives to a step's inputs, and to what belongs to them: the seeds of
+// propagate_shardings.
 #pragma once
 
 #include <cstdint>

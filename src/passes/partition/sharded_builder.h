@@ -1,5 +1,5 @@
-// ShardedBuilder: a Graph in the making in which every tensor has a sharding, with where each split comes from and why;
-// and how a tensor that lies in one way comes to lie in another.
+// ShardedBuilder: builds a Graph in which every tensor has a sharding, with the origin and the reason of each split;
+// and reshards tensors.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// Strategy: how a person wants a step spread over devices. Plain data; a preset is nothing but the shardings that it
-// gives to what enters the step, from which all others follow (propagate_shardings).
+// Strategy: how a step is spread over devices, as a person chooses it. Plain data. A preset only gives shardings to the
+// step's inputs; all other shardings follow from these (propagate_shardings).
 #pragma once
 
 #include <cstdint>

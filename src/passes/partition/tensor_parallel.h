@@ -1,4 +1,4 @@
-// Where tensor parallelism splits a step's parameters, found in the graph and not by names.
+// The splits of a step's parameters by tensor parallelism, found in the graph and not by names.
 #pragma once
 
 #include <optional>

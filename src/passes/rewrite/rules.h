@@ -1,5 +1,5 @@
-// Local rewrite rules: what canonicalise and simplify share. A rule looks at one node, on the new graph's tensors, and
-// gives the tensor that replaces its only output, or none.
+// Local rewrite rules, shared by canonicalise and simplify. A rule inspects one node, on the new graph's tensors, and
+// returns the tensor that replaces its only output, or none.
 #pragma once
 
 #include <map>

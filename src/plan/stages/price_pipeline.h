@@ -1,6 +1,5 @@
-// What a pipeline takes of which no graph is cut: from what its stages take, an order of their passes and how many
-// micro-batches there are. For a search over strategies; a step that was cut is simulated
-// (plan/stages/simulate_program.h).
+// The cost of a pipeline whose graph is not cut: from the cost of its stages, an order of their passes and the number
+// of micro-batches. For a search over strategies; a step that was cut is simulated (plan/stages/simulate_program.h).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// When each rank of a pipeline runs what, if its functions take as long as they are said to.
+// The times at which each rank of a pipeline runs its functions, for given durations of the functions.
 #pragma once
 
 #include <functional>

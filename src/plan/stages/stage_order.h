@@ -1,12 +1,12 @@
-// The order in which the ranks of a pipeline take the forward and backward passes of their stages: who runs what when,
-// as data. A backward pass is one, or two: for its inputs, which the stage before waits for, and for its weights, which
-// nobody does (Qi et al., Zero bubble pipeline parallelism, 2023).
+// The order in which the ranks of a pipeline run the forward and backward passes of their stages, as data. A backward
+// pass is one pass, or two: for its inputs, which the previous stage waits for, and for its weights, which nothing
+// waits for (Qi et al., Zero bubble pipeline parallelism, 2023).
 //
 //   0F0,0F1,0B0,0F2,0B1,0B2      a row a rank, as torch.distributed.pipelining writes them: stage, pass (F, B, or I and
 //   1F0,1B0,1F1,1B1,1F2,1B2      W), micro-batch
 //
-// Stages that are more than the ranks go around them: stage s is on rank s % ranks; or, of twice as many, in a V: the
-// first and the last stage are on the first rank.
+// If there are more stages than ranks, they go around the ranks: stage s is on rank s % ranks. Twice as many stages may
+// also form a V: the first and the last stage are on the first rank.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// StageProgram: what each rank of a pipeline does in a step, as a list of calls: it runs a function of its stage on a
-// micro-batch, sends what others need, and receives. Values lie in slots from where they are made to where they are
-// read last. Plain data; functions are planned and compiled once, however many micro-batches there are.
+// StageProgram: the calls of each rank of a pipeline in a step: it runs a function of its stage on a micro-batch, sends
+// values that others need, and receives values. A value has a slot from the call that makes it to its last read. Plain
+// data; functions are planned and compiled once, for any number of micro-batches.
 //
 //   rank 0: run forward 0, micro-batch 0 -> slot 0 = v0
 //   rank 0: send to 1, message 0: slot 0 = v0

@@ -1,5 +1,5 @@
-// The ATen call of every core op: how a node runs where no kernel of ours does, on any strided tensors. Composites run
-// as what they decompose to, but for those with an ATen kernel of their own (attention).
+// The ATen call of every core op: it runs nodes without a kernel of stepc's, on any strided tensors. A composite runs
+// as its decomposition, unless it has an ATen kernel of its own (attention).
 #pragma once
 
 #include <map>

@@ -1,4 +1,4 @@
-// ATen calls with their arguments ready to be pushed, and numbers that pass between them. Private to runtime/.
+// ATen calls with prepared arguments, and numbers that pass between calls. Private to runtime/.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
-// One instruction's kernel with everything resolved before the first run: machine code, operators, arguments, how
-// operands lie. Private to runtime/; the executor owns these and runs them in order.
+// One instruction's kernel with everything resolved before the first run: machine code, operators, arguments, layouts
+// of operands. Private to runtime/; the executor owns kernels and runs them in order.
 #pragma once
 
 #include <map>

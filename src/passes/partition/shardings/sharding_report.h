@@ -1,5 +1,5 @@
-// What a person asks of a step that is spread over a mesh: how every value lies and why, which matmuls no axis splits,
-// what is padded because it does not divide. Pure functions of what propagate_shardings() gives.
+// Reports for a person about a step on a mesh: the sharding of every value with the reason, the matmuls that no axis
+// splits, the padding of dimensions that do not divide. Pure functions of the results of propagate_shardings().
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Splits: a sharding seen piece by piece. A piece that has axes stands somewhere in a dimension, or in a factor of an
-// op's sharding rule (ops/rules/sharding_rule.h); what is said of the one is carried to the other here. Pure functions.
+// Splits: a sharding piece by piece. A piece with axes is in a dimension, or in a factor of an op's sharding rule
+// (ops/rules/sharding_rule.h); these functions convert between the two. Pure functions.
 #pragma once
 
 #include <vector>
