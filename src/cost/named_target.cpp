@@ -108,7 +108,7 @@ BestAttention best_attention_of(const Card& card) {
              : BestAttention{1605 / 1.3, 1605 / 1.3 * kHopperBestAttention.backward / kHopperBestAttention.forward};
 }
 
-Target target_of(const Card& card) {
+Target target_of(const Card& card, bool tf32) {
   constexpr int64_t kKib = 1024;
   Target target;
   target.features.sm = card.sm;
@@ -117,6 +117,7 @@ Target target_of(const Card& card) {
                    .shared_bytes = card.shared_kib * kKib,
                    .l2_bytes = card.l2_mib * kKib * kKib,
                    .memory_bytes = static_cast<int64_t>(card.memory_bytes)};
+  if (tf32) target.gpu->name += ", TF32 matmuls";
   target.bytes_per_second = kCopyShare * card.memory_bytes_per_second;
   target.flops_per_second = card.peak_f32;
   Rates& rates = target.rates;
@@ -125,8 +126,8 @@ Target target_of(const Card& card) {
   rates.link_bytes_per_second = card.link_bytes_per_second;
   rates.matmuls.clear();
   add_matmuls(rates, DType::kBF16, card.matmul_share);
-  // Without tensor cores.
-  add_matmuls(rates, DType::kF32, card.peak_f32 / (kHopperPeak * kTera));
+  // Without tensor cores, or in TF32 at half the rate of bf16 (all cards' data sheets).
+  add_matmuls(rates, DType::kF32, tf32 ? card.matmul_share / 2 : card.peak_f32 / (kHopperPeak * kTera));
   const BestAttention best = best_attention_of(card);
   rates.attentions.clear();
   for (const bool backward : {false, true})
@@ -157,11 +158,11 @@ std::vector<std::string> target_names() {
   return names;
 }
 
-Target named_target(const std::string& name_or_path) {
+Target named_target(const std::string& name_or_path, bool tf32) {
   std::string name = name_or_path;
   std::ranges::transform(name, name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   for (const Card& card : kCards)
-    if (name == card.name || name == with_memory(card)) return target_of(card);
+    if (name == card.name || name == with_memory(card)) return target_of(card, tf32);
   USER_CHECK(!name.starts_with("v100"), "target {}: torch has no kernels for a V100 any more; there are {}",
              in_quotes(name_or_path), fmt::join(target_names(), ", "));
   std::error_code ignored;

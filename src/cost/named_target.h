@@ -23,11 +23,13 @@ namespace stepc {
 //   by shape      other cards' matmuls, and those in f32, take as much longer than their arithmetic at the best rate
 //                 as an H100's in bf16 do; attention in an H100's proportions
 //   in f32        the same parts of the peak without tensor cores, which torch's default does not use for f32;
-//                 attention half of that (an estimate: nobody has published it)
+//                 attention half of that (an estimate: nobody has published it). With `tf32`, as
+//                 torch.set_float32_matmul_precision("high") asks for, matmuls at half the rate of bf16 (data sheets)
 std::vector<std::string> target_names();
 
 // A name, with or without the memory ("h100", "H100-80"), or a Target file's path. Throws UserError for an unknown
-// target, with the known ones; for V100, for which torch has no kernels; and for a file that is no Target.
-Target named_target(const std::string& name_or_path);
+// target, with the known ones; for V100, for which torch has no kernels; and for a file that is no Target. A file has
+// its own rates: `tf32` counts only for names.
+Target named_target(const std::string& name_or_path, bool tf32 = false);
 
 }  // namespace stepc

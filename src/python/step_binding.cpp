@@ -5,6 +5,7 @@
 
 #include <pybind11/stl.h>
 
+#include <ATen/Context.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/utils/pybind.h>
@@ -131,7 +132,7 @@ class PythonStep {
   std::string graph_text() const { return step_.graph_text(); }
   std::string schedule_text() const { return step_.schedule_text(); }
   std::optional<TargetPlan> plan_for(const std::string& target) const {
-    const Target machine = named_target(target);
+    const Target machine = named_target(target, at::globalContext().allowTF32CuBLAS());
     const py::gil_scoped_release released;
     return step_.plan_for(machine);
   }

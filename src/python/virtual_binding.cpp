@@ -4,6 +4,7 @@
 
 #include <pybind11/stl.h>
 
+#include <ATen/Context.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -42,7 +43,7 @@ VirtualPlan plan(py::object scout, const py::list& batch, const py::object& step
 
 TargetPlan plan_for(const VirtualPlan& plan, const std::string& target, bool as_recorded) {
   USER_CHECK(plan.obstacle.empty(), "this step runs eagerly: {}", plan.obstacle);
-  const Target machine = named_target(target);
+  const Target machine = named_target(target, at::globalContext().allowTF32CuBLAS());
   const py::gil_scoped_release released;
   return plan_for_target(plan.trace, machine, as_recorded);
 }

@@ -41,6 +41,15 @@ TEST(NamedTarget, RatesAreThoseOfTheirSources) {
   EXPECT_LT(seconds(named_target("a100"), DType::kBF16), 1.1 * seconds(h200, DType::kBF16));
 }
 
+TEST(NamedTarget, MatmulsInTf32TakeHalfTheRateOfBf16) {
+  const Target tf32 = named_target("h200", /*tf32=*/true);
+  const double rate = matmul_rate(tf32.rates, KernelOwner::kLibrary, DType::kF32, 16384, 4096, 4096);
+  EXPECT_NEAR(rate / matmul_rate(tf32.rates, KernelOwner::kLibrary, DType::kBF16, 16384, 4096, 4096), 0.5, 0.01);
+  EXPECT_EQ(tf32.gpu->name, "NVIDIA H200 141GB, TF32 matmuls");
+  EXPECT_EQ(tf32.rates.attentions, named_target("h200").rates.attentions);
+  EXPECT_EQ(parse_target(to_text(tf32)), tf32);
+}
+
 TEST(NamedTarget, WhatIsNoTargetIsRefusedWithThoseThatThereAre) {
   EXPECT_USER_ERROR(
       named_target("h110"),

@@ -401,7 +401,7 @@ TEST(Simulate, ExchangesBesideEachOtherShareTheLink) {
   const Schedule schedule = parse_schedule(R"(stepc.schedule 1
 features none
 threads 1
-mesh dp_shard=2 tp=2
+mesh dp_shard=2,tp=2
 arena 66048
 live bound 0
 layout "best_fit"

@@ -64,6 +64,26 @@ def test_a_plan_on_paper_has_both_modes(tmp_path):
         plan.plan_for("h200", mode="slow")
 
 
+def test_matmuls_in_tf32_are_priced_where_the_program_asks_for_them():
+    width, x = 2048, torch.zeros(4096, 2048)
+    model = torch.nn.Linear(width, width)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x):
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    plan = stepc.plan(step, x)
+    f32 = plan.plan_for("h100")
+    torch.set_float32_matmul_precision("high")  # conftest.py puts it back
+    tf32 = plan.plan_for("h100")
+    assert "TF32 matmuls" in tf32.target and "TF32" not in f32.target
+    assert tf32.seconds < 0.5 * f32.seconds and tf32.needed_bytes == f32.needed_bytes
+
+
 def test_what_is_no_target_is_refused(tmp_path):
     function, config = training()
     step = stepc.accelerate(function, config=config)
