@@ -1,7 +1,7 @@
 // InstructionMemory: serves the allocations of a replayed instruction's ATen calls. A planned allocation gets its place
-// in the arena, or memory of the system if it outlives the step. All others come from the instruction's scratch memory,
-// first fit; a planned place may be taken again there after it is freed. Each intra-op worker has a slab. An allocation
-// that does not fit comes from the system and counts as unplanned.
+// in the arena, or memory of the system if it outlives the step; the place may be requested again after it is freed.
+// All other allocations come from the instruction's scratch memory, first fit, and those of each intra-op worker from a
+// slab. An allocation that does not fit comes from the system and counts as unplanned.
 #pragma once
 
 #include <atomic>

@@ -33,9 +33,9 @@ class ShardedBuilder {
   [[nodiscard]] const Sharding& sharding(TensorId id) const { return *graph_.tensors[id.index()].sharding; }
   [[nodiscard]] const Origins& origins(TensorId id) const { return origins_[id.index()]; }
 
-  // Returns x with the sharding `to`: a `reshard` of it; or, if that needs only cheap operations on parts, x is
-  // computed in parts. A reduction happens once. A gather is repeated in another stretch, because its result would
-  // otherwise be kept; it is not repeated along the axes that the strategy keeps, or if the caller asks for that.
+  // Returns x with the sharding `to`: a `reshard` of it; or, if `to` only splits x further and x is cheap to compute, x
+  // is computed in parts. A reduction happens once. A gather is repeated in another stretch, because its result would
+  // otherwise be kept; it is not repeated along the axes that the strategy keeps, or if the caller sets `keeps`.
   // `sent`: the dtype of the transfer, if not the tensor's own.
   TensorId reshard(TensorId x, const Sharding& to, bool keeps = false, std::optional<DType> sent = {});
 

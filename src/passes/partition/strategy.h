@@ -64,8 +64,8 @@ struct Strategy {
   // The most bytes of collectives that become one exchange (passes/merge_collectives.h); 0: each collective is an
   // exchange.
   uint64_t bucket_bytes = uint64_t{4} << 20;
-  // The largest part of all that the forward or the backward pass sends in this way that one bucket may have: no rank
-  // gathers the whole model at once. A model that stands for a deeper one has a larger part (plan/search.h).
+  // The largest share of one bucket in everything that the forward or the backward pass sends in its way, so that no
+  // rank gathers the whole model at once. A model that stands for a deeper one has a larger share (plan/search.h).
   double bucket_share = 1.0 / 8;
   // Exchanges of at least this many bytes run beside the computation (passes/split_collectives.h, plan/overlap.h);
   // none: every exchange blocks.

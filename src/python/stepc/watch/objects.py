@@ -50,7 +50,7 @@ class Objects:
 
     def __init__(self, reads, on_ranks):
         self.reads = reads
-        self.on_ranks = on_ranks  # on ranks; changes of a GradScaler are undone there
+        self.on_ranks = on_ranks  # there a GradScaler is read, and its changes are undone
         self.reason = None  # why the step may not be replayed without its Python
         self.places = []  # of this call, with the number of the value then
         self.found = {}  # modules and optimizers that the call used: id -> (object, words)
