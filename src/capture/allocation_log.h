@@ -16,21 +16,21 @@ namespace stepc {
 class AllocationLog final : public AllocationClient {
  public:
   struct Event {
-    CallId call;  // invalid: between calls
+    CallId call;  // invalid: made between calls
     uint64_t bytes = 0;
     int64_t first = 0;
     int64_t last = -1;  // -1: still live
     Space space = Space::kHost;
   };
 
-  // The call that is running; allocations belong to it. Invalid between calls.
+  // Begins a call; allocations belong to it until end_call(). Between calls they belong to none.
   void begin_call(CallId call);
   void end_call();
 
   // The live allocation that begins at `memory`.
   std::optional<size_t> find_live(const void* memory);
   const std::vector<Event>& events() const { return events_; }
-  // Scratch that workers need, one row for each call that has any.
+  // The scratch memory that workers need, one row for each call that needs any.
   std::vector<WorkerScratch> take_scratch();
   int64_t ticks() const { return clock_; }
   uint64_t peak_bytes() const { return peak_bytes_; }
@@ -41,7 +41,7 @@ class AllocationLog final : public AllocationClient {
   [[nodiscard]] bool watches_device() const override { return true; }
   void on_system_free(void* memory) override;
   void on_arena_free(void*, int) override {}
-  // Traces grow between the step's tensors.
+  // Traces grow in the gaps between the step's tensors.
   [[nodiscard]] bool maps_large_blocks() const override { return true; }
 
  private:

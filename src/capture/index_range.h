@@ -1,5 +1,5 @@
-// Indices, classes and tokens that a call is given, and whether they are in range: a kernel would say so at the call,
-// but a call that is compared and not computed says nothing.
+// Whether the indices, classes and tokens of a call are in range. The kernel would report them, but a call that is
+// compared and not computed runs no kernel.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,8 @@
 
 namespace stepc {
 
-// False: the call's kernel raises. Looks at those tensors alone that `is_known` says hold what the kernel would find.
+// False: the call's kernel would raise. Inspects only tensors for which `is_known` returns true: they hold what the
+// kernel would find.
 bool indices_in_range(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
                       const std::function<bool(const at::Tensor&)>& is_known);
 

@@ -1,6 +1,5 @@
 // MadeTensors: the tensors that a step's calls have made so far, and which of them the program still holds. A tensor
-// that autograd alone saves for the backward pass is not held: nobody but the graph sees it. Holds weak references
-// only.
+// that only autograd saves for the backward pass is not held: only the graph sees it. Holds weak references.
 #pragma once
 
 #include <vector>
@@ -14,10 +13,10 @@ namespace stepc {
 class MadeTensors {
  public:
   void note(const at::Tensor& tensor);
-  // All tensors among a call's results.
+  // Notes all tensors among a call's results.
   void note(c10::ArrayRef<c10::IValue> results);
   void clear() { made_.clear(); }
-  // Those that a Python object refers to, each once, in the order of calls. Asked with the GIL.
+  // The made tensors to which a Python object refers, each once, in the order of calls. The caller holds the GIL.
   std::vector<at::Tensor> held() const;
 
  private:

@@ -1,6 +1,6 @@
-// A rule says of an operator of the program's own (torch.library, TORCH_LIBRARY) what stepc knows of PyTorch's: its
-// calls compute their results from their arguments alone, so that a plan may make them; what they cost; and how they
-// may be split. Without one nothing is known of such an operator, and only the step's own code calls it.
+// A rule tells stepc about an operator of the program (torch.library, TORCH_LIBRARY) what stepc knows about PyTorch's:
+// its calls compute their results only from their arguments, so a plan may make them; their cost; and how they may be
+// split. Without a rule only the step's own code calls the operator.
 //
 //   stepc::op_rule("my::product", {.flops = [](const OpUse& use) { return 2.0 * use.count(0) * use.size(1, 1); },
 //                                  .sharding = "m k, k n -> m n; k: sum"})
@@ -18,9 +18,9 @@
 
 namespace stepc {
 
-// One call, by types.
+// One call, described by types.
 struct OpUse {
-  // Its tensor arguments in order, each of a list, numbers that arrive as tensors among them; without those not given.
+  // Its tensor arguments in order: also each tensor of a list, and numbers that arrive as tensors; not those left out.
   std::vector<TensorType> operands;
   std::vector<TensorType> results;
   std::vector<Arg> args;  // ValueId k: operand k
@@ -28,12 +28,12 @@ struct OpUse {
   [[nodiscard]] int64_t count(size_t operand) const { return element_count(operands.at(operand).shape); }
 };
 
-// What may be said of an operator; nothing has to be.
+// What a rule may say about an operator. Every part is optional.
 struct OpRuleParts {
-  std::function<std::vector<Shape>(const OpUse&)> shapes = {};  // of the results; none: as the calls make them
+  std::function<std::vector<Shape>(const OpUse&)> shapes = {};  // of the results; none: those of the recorded calls
   std::function<double(const OpUse&)> flops = {};               // none: 0
-  std::function<double(const OpUse&)> bytes = {};               // that it moves; none: operands and results, once each
-  std::string sharding = {};                                    // as DimNames are written; empty: never split
+  std::function<double(const OpUse&)> bytes = {};               // bytes moved; none: operands and results, once each
+  std::string sharding = {};                                    // in the notation of DimNames; empty: never split
 };
 
 struct OpRule {
@@ -43,17 +43,17 @@ struct OpRule {
 };
 using OpRules = std::vector<OpRule>;
 
-// Throws UserError for an operator that there is not, that is PyTorch's, or whose results are not its own, and for a
-// sharding that it cannot have.
+// Throws UserError for an operator that does not exist, is PyTorch's, or returns results that are not its own, and for
+// a sharding that the operator cannot have.
 OpRule op_rule(std::string op, OpRuleParts parts);
 
-// nullptr: without one.
+// nullptr if there is none.
 const OpRule* find_rule(const OpRules& rules, std::string_view op);
-// PyTorch's operators, and ours: what they read and write is known.
+// Whether the operator is PyTorch's or stepc's: its reads and writes are known.
 bool is_known_operator(std::string_view op);
 
-// Writes into the calls of a recording what the rules say of them. Throws UserError naming the operator where that is
-// not what the call did.
+// Writes the rules' statements into the calls of a recording. Throws UserError that names the operator if a statement
+// contradicts the call.
 void apply_rules(const OpRules& rules, Trace& trace);
 
 }  // namespace stepc

@@ -1,5 +1,5 @@
-// The random generators of one recording: their states, compared at every call's borders. A state that host code put
-// back (checkpointing, fork_rng) is known from before; an unknown one is a constant (a seed set inside the step).
+// The random generators of one recording: their states, compared before and after every call. A state that host code
+// restores (checkpointing, fork_rng) is known from before; an unknown one is a constant (a seed set inside the step).
 #pragma once
 
 #include <deque>
@@ -17,21 +17,21 @@ class RandomStates {
   // Watches the process's default generator and the program's own.
   explicit RandomStates(const std::vector<std::pair<std::string, at::Generator>>& owned);
 
-  // The generator that a call takes. One that is not watched yet is the step's own: its state is a constant.
+  // The generator argument of a call. A generator that is not watched yet belongs to the step: its state is a constant.
   GeneratorArg argument(const at::Generator& generator);
 
   void before_call(CallId call);
-  // Whether the program has put an earlier state back since the last call.
+  // Whether the program has restored an earlier state since the last call.
   bool are_put_back() const;
-  // The program comes back from a pause, in which it may have drawn.
+  // The program returns from a pause, in which it may have drawn.
   void resume();
   void after_call(CallId call);
 
-  // Adds generators, states and loads to the trace; `end` is one past the last call. States that are never put back
-  // are left out.
+  // Adds generators, states and loads to the trace; `end` is one past the last call. Leaves out states that are never
+  // restored.
   void finish(CallId end, Trace& trace);
 
-  // Generators that the step did not make and that the program does not own. Their states are constants in the trace.
+  // Generators that neither the step made nor the program owns. Their states are constants in the trace.
   std::vector<at::Generator> unowned() const;
 
  private:

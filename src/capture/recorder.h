@@ -1,6 +1,6 @@
-// Capture by recording: runs a step eagerly and writes down every ATen call, alias and allocation as a Trace, and what
-// the host had to do with it: numbers it read, generators it set, optimizers it ran. Changes nothing about how the step
-// runs: it holds no tensor, only weak references to storages.
+// Capture by recording: runs a step eagerly and records every ATen call, alias and allocation as a Trace, with the
+// actions of the host: numbers that it read, generators that it set, optimizers that it ran. Does not change how the
+// step runs: it holds no tensor, only weak references to storages.
 #pragma once
 
 #include <functional>
@@ -21,25 +21,25 @@ namespace stepc {
 class AllocationScope;
 class VirtualKernels;
 
-// Host data larger than this is no constant of a program: its bytes are not kept.
+// Host data larger than this is not a constant of a program: its bytes are not kept.
 constexpr size_t kMaxConstantBytes = size_t{1} << 20;
 
-// A tensor that the program owns, as found right now. Undefined gradients are listed too.
+// A tensor that the program owns now. The list includes undefined gradients.
 struct OwnedTensor {
   Owner owner = Owner::kCaptured;
   std::string key;
   at::Tensor tensor;
 };
 
-// The same before a step that has begun: the tensor may be gone by now.
+// The same, but from before a step that has begun: the tensor may be gone by now.
 struct OwnedBefore {
   OwnedBefore(Owner owner, std::string key, const at::Tensor& tensor);
   Owner owner;
   std::string key;
-  Value window;      // on the whole storage, which is left unset
-  at::Tensor batch;  // itself, of the batch: that is there throughout
+  Value window;      // on the whole storage, whose id is left unset
+  at::Tensor batch;  // the tensor itself, if of the batch, which lives throughout
   c10::StorageImpl* storage = nullptr;
-  // Keeps the address of a storage that dies during the step from meaning another one.
+  // Keeps the address of a storage that dies during the step from being reused for another one.
   std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> weak;
 };
 
@@ -47,30 +47,30 @@ struct OwnedBefore {
 class RecordedProgram {
  public:
   virtual ~RecordedProgram() = default;
-  // All tensors that outlive the step. Asked before the step and after it, because gradients come and go.
+  // All tensors that outlive the step. Called before and after the step, because gradients come and go.
   virtual std::vector<OwnedTensor> list() = 0;
   // Random generators that outlive the step, beside the process's default one.
   virtual std::vector<std::pair<std::string, at::Generator>> generators() { return {}; }
-  // Whether a replay can give the program's slot another tensor, as the step may have done.
+  // Whether a replay can give the program's slot another tensor, as the step may do.
   virtual bool can_rebind(Owner owner) { return owner == Owner::kGradient; }
-  // Adds events that the program cannot mark with HostEventScope; they cannot be run eagerly.
+  // Adds events that the program cannot mark with HostEventScope; these events cannot run eagerly.
   virtual void find_events(Trace&) {}
-  // What the program says of operators of its own.
+  // The program's rules for its own operators.
   virtual const OpRules& op_rules() {
     static const OpRules kNone;
     return kNone;
   }
-  // The line of the user's source that runs now, "model.py:12", empty if unknown.
+  // The present line of the user's source, "model.py:12"; empty if unknown.
   virtual std::string source_line() { return {}; }
-  // Lets go of tensors that only garbage holds, of objects that were just made or of all.
+  // Releases tensors that only garbage holds: of objects that were made lately, or of all objects.
   virtual void settle(bool /*all*/) {}
 };
 
-// What a step returned, its structure left to the door.
+// What a step returned. The door keeps its structure.
 struct StepOutput {
   std::vector<at::Tensor> tensors;
   std::vector<Arg> numbers;
-  double own_seconds = 0;  // of an eager call, what the program's own function took of it; 0: all
+  double own_seconds = 0;  // of an eager call: the time of the program's own function; 0: of all of it
 };
 
 // Something that outlives the step and that the program did not list.
@@ -78,61 +78,63 @@ struct Unowned {
   Unowned(at::Tensor t, std::string why) : tensor(std::move(t)), obstacle(std::move(why)) {}
   Unowned(at::Generator g, std::string why) : generator(std::move(g)), obstacle(std::move(why)) {}
   at::Tensor tensor;        // its storage as bytes
-  ValueId made;             // its window on all of that, of one that the step made; invalid: it was there, or has none
-  at::Generator generator;  // or this
-  std::string obstacle;     // why the trace cannot be replayed while nobody owns it
+  ValueId made;             // of a tensor that the step made: a value on the whole storage; else invalid
+  at::Generator generator;  // instead of a tensor
+  std::string obstacle;     // why the trace cannot be replayed as long as it has no owner
 };
 
 struct Recording {
   Trace trace;
-  // The step's own results, tensors detached. They are the program's: nothing else refers to them.
+  // The step's own results, with tensors detached. They belong to the program: nothing else refers to them.
   StepOutput output;
-  // Why the trace must not be replayed, one sentence each with the op and the module; empty if it may be, once
-  // `unowned` are explained.
+  // Why the trace must not be replayed, one sentence each with the op and the module. Empty: it may be replayed as soon
+  // as `unowned` is explained.
   std::vector<std::string> obstacles;
   std::vector<Unowned> unowned;
-  // What the step did outside of tensors, which only its own host code can do again.
+  // Effects of the step outside tensors, which only its own host code can repeat.
   std::vector<std::string> effects;
-  bool is_left = false;         // it has no trace: what the program asks of the step, no plan can give
-  bool raised = false;          // some call ended with an error, which the step caught
+  bool is_left = false;         // it has no trace: no plan can do what the program asks of the step
+  bool raised = false;          // a call ended with an error, which the step caught
   uint64_t peak_bytes = 0;      // largest sum of live bytes that the eager step allocated
-  double overhead_seconds = 0;  // spent recording, kernels excluded
-  double settle_seconds = 0;    // the program dropped its garbage
+  double overhead_seconds = 0;  // spent recording, without kernels
+  double settle_seconds = 0;    // spent while the program collected its garbage
 };
 
-// One digit a tensor.
+// One digit for each tensor.
 std::string which_are_defined(const std::vector<at::Tensor>& incoming);
 
-// A recording in parts, for a step that the program leaves and comes back to.
+// A recording in parts, for a step that the program leaves and resumes.
 //
-// With `kernels`, which must outlive it, nothing is computed: every call runs on them (capture/virtual/
-// virtual_kernels.h). The trace is the same but for allocations, which there are none of. What the step makes and
-// writes then has no values: the caller drops it, and calls kernels->restore(). A call that needs a value that was
-// never computed ends the step with UserError.
+// With `kernels`, which must outlive the recorder, nothing is computed: every call runs on them
+// (capture/virtual/virtual_kernels.h). The trace is the same, but without allocations. What the step makes and writes
+// then has no values: the caller drops it and calls kernels->restore(). A call that needs a value that was never
+// computed ends the step with UserError.
 class Recorder {
  public:
-  // Throws UserError when another library owns the dispatch key.
+  // Throws UserError if another library owns the dispatch key.
   explicit Recorder(RecordedProgram& program, VirtualKernels* kernels = nullptr);
-  // Of a step that runs beside a trace (capture/tracer.h) and leaves it: what it has done by then is done again.
+  // For a step that ran beside a trace (capture/tracer.h) and leaves it: what it has done so far is done again.
   Recorder(RecordedProgram& program, std::vector<OwnedBefore> before);
   ~Recorder();
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
-  // Runs a part of the step. Throws UserError inside another recording; what `part` throws passes through.
+  // Runs a part of the step. Throws UserError inside another recording. Exceptions of `part` pass through.
   void run(const std::function<void()>& part);
-  // From now on held_tensors() knows what the step makes.
+  // From this call on, held_tensors() knows what the step makes.
   void note_made();
-  // The program gets `outputs`, which the step made. `structure` is the door's number for what they are made into.
+  // The program gets `outputs`, which the step made. `structure` is the door's number for the structure that they are
+  // made into.
   void pause(const std::vector<at::Tensor>& outputs, int64_t structure);
-  // It comes back with these, undefined ones among them: the pause's key is `structure` and which_are_defined().
+  // The program resumes with these tensors, some of them undefined: the pause's key is `structure` and
+  // which_are_defined().
   void resume(const std::vector<at::Tensor>& incoming);
-  // Ends the recording; the last part has run. Throws UserError where a call is not what its rule says.
+  // Ends the recording after the last part. Throws UserError if a call contradicts its rule.
   Recording finish(StepOutput output);
 
-  // Of a step that has left its trace: writes down allocations, from here to finish(), on the calling thread.
+  // For a step that has left its trace: records allocations on the calling thread until finish().
   const std::shared_ptr<class RecordingState>& take_over();
-  // It does not.
+  // Stops recording allocations.
   void stop();
 
  private:
@@ -141,19 +143,19 @@ class Recorder {
   std::shared_ptr<class RecordingState> state_;
 };
 
-// Runs `step` once, recording. Whatever `step` throws passes through, with the recorder taken down. Throws UserError
-// when another library owns the dispatch key, inside another recording, or where a call is not what its rule says.
+// Runs `step` once and records it. Exceptions of `step` pass through, after the recorder is taken down. Throws
+// UserError if another library owns the dispatch key, inside another recording, or if a call contradicts its rule.
 Recording record(RecordedProgram& program, const std::function<StepOutput()>& step, VirtualKernels* kernels = nullptr);
 
-// Takes the dispatch key and the allocator hook for this process; record() does it too. Idempotent.
+// Takes the dispatch key and the allocator hook for this process, as record() does. Idempotent.
 void install_recorder();
 
 // True while the calling thread records.
 bool is_recording();
 
-// ---- called by the step while it is recorded; nothing happens otherwise
+// ---- called by the step while it is recorded; without effect otherwise
 
-// The calls until the scope ends are made by host code that has state of its own: see HostEvent.
+// Host code with state of its own makes the calls until the scope ends: see HostEvent.
 class HostEventScope {
  public:
   explicit HostEventScope(std::string key);
@@ -162,23 +164,23 @@ class HostEventScope {
   HostEventScope& operator=(const HostEventScope&) = delete;
 };
 
-// How many numbers the host has read so far, and that it compared one of them: what a number decides is a guard, even
-// where it is also passed on.
+// host_reads_so_far(): how many numbers the host has read. report_comparison(): the host compared one of them. A number
+// that decides something is a guard, even if it is passed on as well.
 size_t host_reads_so_far();
 void report_comparison(size_t read);
 
-// The tensors that the calling thread's step, recorded or traced, has made before its pause and that Python objects
-// refer to, in the order of calls; not those that autograd alone saves. Asked with the GIL.
+// The tensors that the calling thread's step, recorded or traced, has made before its pause and to which Python objects
+// refer, in the order of calls; without those that only autograd saves. The caller holds the GIL.
 std::vector<at::Tensor> held_tensors();
-// The step has made this tensor by no call that a recording sees: Tensor.data.
+// The step has made this tensor without a call that a recording sees: Tensor.data.
 void note_made(const at::Tensor& tensor);
 
-// Whether a call of the recording has made what the tensor lies in. What other threads make meanwhile it does not know.
+// Whether a call of the recording has made the tensor's memory. Knows nothing of what other threads make meanwhile.
 bool has_made(const at::Tensor& tensor);
 
 // The step does something that a recording cannot hold.
 void report_obstacle(const std::string& reason);
-// The step does something outside of tensors.
+// The step does something outside tensors.
 void report_effect(const std::string& effect);
 
 }  // namespace stepc

@@ -1,5 +1,5 @@
-// What one recording knows while it runs: the growing Trace and the weak references that tell storages apart. Private
-// to capture/.
+// The state of one recording while it runs: the growing Trace, and the weak references that distinguish storages.
+// Private to capture/.
 #pragma once
 
 #include <chrono>
@@ -22,9 +22,9 @@ namespace stepc {
 
 class RecordingState final : public CallObserver {
  public:
-  // `kernels`: what calls run on instead of their own, nullptr: on their own.
+  // `kernels`: calls run on these instead of their own; nullptr: on their own.
   RecordingState(RecordedProgram& program, VirtualKernels* kernels);
-  // Of a step that has begun.
+  // For a step that has begun.
   RecordingState(RecordedProgram& program, std::vector<OwnedBefore> before);
 
   void call(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack) override;
@@ -36,24 +36,25 @@ class RecordingState final : public CallObserver {
   void note(const at::Tensor& tensor) override { made_.note(tensor); }
   void note_made() { notes_made_ = true; }
 
-  // ---- what a step had done before it was recorded is done again
+  // ---- repeats what a step had done before it was recorded
 
-  // Until `as(nullptr)`, calls are made where this one was.
+  // Until `as(nullptr)`, calls count as made at the place of this one.
   void as(const Call* recorded) { as_ = recorded; }
   void begin_event(const std::string& key, std::vector<Rebinding> gradients);
-  // What stands in `tensor`, which the program owns or the step made by now.
+  // The gradient in `tensor`, which the program owns or the step has made by now.
   Rebinding gradient(const std::string& key, const at::Tensor& tensor);
-  // The last number that was read was read there.
+  // The place at which the number read last was read.
   void read_at(std::string source) { trace_.reads.back().source = std::move(source); }
-  // What a call made on `from` stands on `to`.
+  // A call that was made on `from` now refers to `to`.
   void moved(c10::StorageImpl* from, const c10::Storage& to);
 
   void obstacle(std::string reason);
   void effect(std::string effect) { effects_.push_back(std::move(effect)); }
-  // Inside a kernel of which nothing is known the program's code does what it likes: it runs at every step.
+  // Inside a kernel without a description the program's code may do anything: it runs at every step.
   bool is_in_unknown() const { return in_unknown_; }
   size_t reads() const { return trace_.reads.size(); }
-  // Whether a call so far has named its memory, which is none of the program's; true where it has none.
+  // Whether a call so far has named the tensor's memory and the program does not own it; true for a tensor without
+  // memory.
   bool has_made(const at::Tensor& tensor) const {
     if (!tensor.has_storage()) return true;
     const auto found = ids_.find(tensor.storage().unsafeGetStorageImpl());
@@ -70,28 +71,28 @@ class RecordingState final : public CallObserver {
   Recording take(StepOutput output);
 
   AllocationLog& log() { return log_; }
-  // Why virtual kernels could not go on, with the place; empty if they could.
+  // Why virtual kernels could not continue, with the place; empty if they could.
   const std::string& refusal() const { return refusal_; }
 
  private:
   struct TrackedStorage {
     c10::weak_intrusive_ptr<c10::StorageImpl> weak;
     std::vector<ValueId> values;  // every window seen on it
-    uint64_t bytes = 0;           // all of the storage's, while the trace's may be a region of it,
-    int64_t begin = 0;            // that begins at this byte
+    uint64_t bytes = 0;           // of the whole storage; the trace's may be a region of it,
+    int64_t begin = 0;            // which begins at this byte
     int owned = -1;               // index into owned_, -1: made by the step or a constant
     int64_t last_use = -1;        // clock tick at the end of the last call that names it
     ssize_t allocation = -1;      // index of the log's event
-    bool filled = false;          // some call has written to it
-    bool filled_by_host = false;  // and so it is no memory that a replay makes
-    std::string why_unowned;      // not made by the step and nobody's: why that may be an obstacle
+    bool filled = false;          // a call has written to it
+    bool filled_by_host = false;  // therefore no replay makes this memory
+    std::string why_unowned;      // made neither by the step nor by the program: why that may be an obstacle
   };
-  // Batches are windows on data of the program's, wherever that lies: windows that overlap are a storage of the trace.
+  // Batches are windows on data of the program. Windows that overlap are one storage of the trace.
   struct BatchRegion {
     int64_t begin = 0;  // bytes
     int64_t end = 0;
     int owned = -1;  // the first of its tensors
-    StorageId id;    // once the step uses it
+    StorageId id;    // set when the step uses it
   };
 
   using OwnedNow = std::map<std::pair<Owner, std::string>, at::Tensor>;
@@ -104,7 +105,7 @@ class RecordingState final : public CallObserver {
   Arg tensor_argument(const at::Tensor& tensor, const c10::OperatorHandle& op, bool is_viewed);
   Arg argument_of(const c10::IValue& value, const c10::Argument& argument, const c10::OperatorHandle& op);
   Arg result_of(const c10::IValue& value, const c10::Argument& argument);
-  // Where the memory of `tensor` is in the trace; none: the step has not met it, and nobody owns it.
+  // The storage of `tensor` in the trace; none: the step has not met it, and it has no owner.
   std::optional<StorageId> find_storage(const at::Tensor& tensor);
   Space space_of(const at::Tensor& tensor);
   StorageId track(const at::Tensor& tensor, int owned);
@@ -146,7 +147,7 @@ class RecordingState final : public CallObserver {
   std::vector<TrackedStorage> tracked_;
   std::unordered_map<c10::StorageImpl*, StorageId> ids_;
   std::unordered_map<int64_t, std::string> module_of_sequence_;  // autograd sequence number -> forward module path
-  uint64_t first_sequence_ = 0;  // autograd nodes of this thread with a lower number were there before the step
+  uint64_t first_sequence_ = 0;  // autograd nodes of this thread with a lower number existed before the step
   MadeTensors made_;             // until the pause
   bool notes_made_ = false;
   std::vector<std::string> obstacles_;
@@ -156,12 +157,12 @@ class RecordingState final : public CallObserver {
   const Call* as_ = nullptr;
   bool open_shape_depends_ = false;
   bool open_is_hosts_ = false;
-  bool in_unknown_ = false;                          // its kernel may be the program's own code
+  bool in_unknown_ = false;                          // of the open call: the kernel may be the program's own code
   std::optional<GeneratorSnapshot> before_unknown_;  // of the default generator
   bool event_open_ = false;
   bool backward_seen_ = false;
   bool stopped_ = false;
-  bool raised_ = false;  // by a call's kernel
+  bool raised_ = false;  // by the kernel of a call
   std::chrono::steady_clock::duration overhead_{};
   std::chrono::steady_clock::duration settling_{};
 };

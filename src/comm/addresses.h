@@ -7,24 +7,24 @@
 
 namespace stepc {
 
-// A socket that listens at this address and port alone; whoever gets it closes it. An address that is not this
-// machine's, as that of a service in front of it, is none to bind to: then to all. UserError: a name that nobody knows,
-// a port that is taken.
+// A socket that listens only at this address and port; the caller closes it. If the address is not this machine's, as
+// that of a service in front of the machine, the socket listens at all addresses. Throws UserError for an unknown name
+// and for a port that is taken.
 int bind_socket(const std::string& address, int port);
-// Of a socket that was bound to port 0: the one that it got.
+// The port that a socket bound to port 0 has received.
 int port_of(int socket);
-// From now on a socket that listens hears nobody: who would connect gets no answer, and takes nothing here. Connections
-// that are there stay. And hears again.
+// hear_nobody(): a listening socket stops accepting connections; new ones get no answer and use no resources here.
+// Existing connections stay. hear(): it accepts again.
 void hear_nobody(int socket);
 void hear(int socket);
-// Of this process, those that listen for connections.
+// The sockets of this process that listen for connections.
 std::set<int> listening_sockets();
-// Returns when somebody listens there. UserError, with what the last attempt met, where nobody does within the time.
-// `has_listened`: somebody did; whom the machine refuses then waits for nobody.
+// Returns when a process listens there. Throws UserError, with the error of the last attempt, if none does within the
+// time. `has_listened`: one has listened before, so a refused connection ends the waiting.
 void wait_for_listener(const std::string& address, int port, std::chrono::milliseconds timeout, bool has_listened);
-// The address of this machine from which `address` is reached, as numbers. UserError where it is not reached.
+// The numeric address of this machine from which `address` is reached. Throws UserError if it cannot be reached.
 std::string address_toward(const std::string& address, int port);
-// Whether an address in numbers is one that only this machine reaches.
+// Whether only this machine reaches a numeric address.
 bool is_loopback(const std::string& address);
 
 }  // namespace stepc

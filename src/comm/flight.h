@@ -1,6 +1,7 @@
-// Flight: what a rank did last, for whoever asks when it is too late to ask the rank. A ring of numbers that the
-// executor's loop writes and a watchdog's thread reads: two plain stores an instruction, no clock, no allocation. Each
-// rank has one (Ranks::flight()); what its numbers mean is asked of the programs that have run, as long as they live.
+// Flight: the last instructions of a rank, for use when the rank can no longer be asked. A ring of numbers that the
+// executor's loop writes and a watchdog's thread reads: two plain stores for each instruction, no clock, no allocation.
+// Each rank has one (Ranks::flight()). The programs that have run give the meaning of its numbers, as long as they
+// live.
 #pragma once
 
 #include <array>
@@ -19,28 +20,29 @@ struct FlightPlace {
   std::string op = {};      // "all_gather", "generated"
   std::string module = {};  // 'model.layers.0.mlp'
   std::string phase = {};   // "forward"
-  std::string group = {};   // of a collective, the axes along which it is made: "dp_shard"
+  std::string group = {};   // of a collective: the axes along which it communicates: "dp_shard"
   bool operator==(const FlightPlace&) const = default;
 };
 
 class Flight {
  public:
-  static constexpr uint64_t kKept = 1024;  // a power of two; somebody who reads while it is written trusts 1,000
+  static constexpr uint64_t kKept = 1024;  // a power of two; a concurrent reader may rely on 1,000
 
-  // What an instruction of a program is; nullopt: the program is gone. Called under a lock, from any thread.
+  // Describes an instruction of a program; nullopt: the program is gone. Called under a lock, from any thread.
   using Describe = std::function<std::optional<FlightPlace>(uint32_t instruction)>;
-  // The number of a program from now on.
+  // Adds a program and returns its number.
   uint32_t add_program(Describe describe);
 
-  // The rank begins an instruction. One thread calls it.
+  // Notes that the rank begins an instruction. Only one thread calls it.
   void note(uint32_t program, uint32_t instruction) noexcept {
     const uint64_t at = count_.load(std::memory_order_relaxed);
     ring_[at % kKept].store(uint64_t{program} << 32 | instruction, std::memory_order_relaxed);
     count_.store(at + 1, std::memory_order_release);
   }
-  // The same of a step of the run, and of what the rank is at beside instructions: a text that outlives everything.
+  // note_step() does the same for a step of the run; enter() for what the rank does beside instructions, a text with
+  // static lifetime.
   void note_step(int64_t step) noexcept { note(kStep, static_cast<uint32_t>(step)); }
-  // Of `is_brief` ones a rank should soon be out.
+  // A rank should soon leave a place that `is_brief`.
   void enter(const char* what, bool is_brief) noexcept {
     at_.store(what, std::memory_order_relaxed);
     is_brief_.store(is_brief, std::memory_order_relaxed);
@@ -49,17 +51,17 @@ class Flight {
 
   [[nodiscard]] const char* at() const { return at_.load(std::memory_order_relaxed); }
   [[nodiscard]] bool is_brief() const { return is_brief_.load(std::memory_order_relaxed); }
-  // Grows with all that is noted: as long as it does not, the rank is where it was.
+  // Grows with every note: as long as it does not, the rank has not moved.
   [[nodiscard]] uint64_t progress() const { return count() + entered_.load(std::memory_order_acquire); }
   [[nodiscard]] uint64_t count() const { return count_.load(std::memory_order_acquire); }
 
   struct Noted {
-    int64_t step = -1;         // the beginning of that step; else
-    uint32_t program = 0;      // this program's
-    uint32_t instruction = 0;  // instruction
+    int64_t step = -1;         // the beginning of that step; otherwise
+    uint32_t program = 0;      // of this program
+    uint32_t instruction = 0;  // this instruction
     bool operator==(const Noted&) const = default;
   };
-  // The last of them, the oldest first, at most so many.
+  // The last notes, the oldest first, at most `most`.
   [[nodiscard]] std::vector<Noted> last(uint64_t most = 1000) const;
   [[nodiscard]] std::optional<FlightPlace> place_of(const Noted& noted) const;
 
@@ -71,7 +73,7 @@ class Flight {
   std::atomic<const char*> at_{"its beginning"};
   std::atomic<bool> is_brief_{false};
   std::array<std::atomic<uint64_t>, kKept> ring_{};
-  mutable std::mutex mutex_;  // of the programs alone
+  mutable std::mutex mutex_;  // guards only the programs
   std::vector<Describe> programs_;
 };
 

@@ -1,4 +1,4 @@
-// Meeting: where the ranks of a run find each other, and what makes groups of them.
+// Meeting: where the ranks of a run find each other; it connects groups of them.
 #pragma once
 
 #include <chrono>
@@ -17,8 +17,8 @@ namespace stepc {
 
 class Meeting {
  public:
-  // `store` and `address`, where this rank listens for the others, are unused where it is alone.
-  // `round`: how often ranks have met in that store, this time with them. `secret`: each proves to each that it has it.
+  // `store` and `address`, where this rank listens for the others, are unused if the rank is alone. `round`: how often
+  // ranks have met in that store, with this time. `secret`: every two ranks prove to each other that they have it.
   Meeting(int64_t rank, int64_t ranks, c10::intrusive_ptr<c10d::Store> store, std::string address,
           std::chrono::milliseconds timeout, int64_t round = 1, Secret secret = {});
 
@@ -26,11 +26,11 @@ class Meeting {
   [[nodiscard]] int64_t ranks() const { return ranks_; }
   [[nodiscard]] int64_t round() const { return round_; }
 
-  // Connects the members of a group, this rank among them; they call it together. Throws LostRank where some do not
-  // come, and UserError or InternalError where the connections do not work. `name`: of several groups of the same
-  // ranks.
+  // Connects the members of a group, which includes this rank; all members call it together. Throws LostRank if some do
+  // not come, and UserError or InternalError if the connections do not work. `name`: distinguishes several groups of
+  // the same ranks.
   std::unique_ptr<Peers> connect(const std::vector<int64_t>& members, const std::string& name = {});
-  // Hears nobody until the next connect(), which makes up to a second later where others are earlier there.
+  // Stops accepting connections until the next connect(), which makes up to a second later if others call it earlier.
   void stop_listening();
 
  private:
@@ -39,7 +39,7 @@ class Meeting {
   std::string address_;
   std::chrono::milliseconds timeout_;
   Secret secret_;
-  std::unique_ptr<Transport> transport_;  // made when first needed
+  std::unique_ptr<Transport> transport_;  // made on the first connect()
 };
 
 }  // namespace stepc

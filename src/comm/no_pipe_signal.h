@@ -1,7 +1,7 @@
-// NoPipeSignal: while one lives, a write of this thread to a socket whose other end is gone is that write's error, and
-// no SIGPIPE, which would end the process without a word. Gloo writes on the calling thread and on its device's, and
-// asks for no such thing itself. Python ignores the signal; other programs, and `stepc train`, which takes it for a
-// reader of its output that went away, do not.
+// NoPipeSignal: while one lives, a write of this thread to a socket whose other end is gone returns an error and raises
+// no SIGPIPE, which would end the process without a message. Gloo writes on the calling thread and on its device's
+// thread, and does not block the signal itself. Python ignores the signal; other programs do not, nor does `stepc
+// train`, for which the signal means that the reader of its output is gone.
 //
 // Threads that are started meanwhile never get one. A SIGPIPE that another process sends arrives at the end.
 #pragma once
@@ -18,8 +18,8 @@ class NoPipeSignal {
   NoPipeSignal& operator=(const NoPipeSignal&) = delete;
 
  private:
-  sigset_t before_;           // what the thread had blocked
-  bool was_pending_ = false;  // for whoever had it blocked
+  sigset_t before_;           // the signals that the thread had blocked
+  bool was_pending_ = false;  // for a thread that had the signal blocked
 };
 
 }  // namespace stepc

@@ -1,4 +1,4 @@
-// Peers: the other ranks of a group, and the one way in which bytes go between them.
+// Peers: the other ranks of a group, and the only way in which bytes go between them.
 #pragma once
 
 #include <chrono>
@@ -25,7 +25,7 @@ struct ReceivedBytes {
   uint64_t bytes = 0;
 };
 
-// What an InFlight holds. Its memory is in use until Peers::end() has ended it.
+// The works of an InFlight. Their memory is in use until Peers::end() has ended them.
 struct InFlight::Works {
   Works(Peers& of, std::string_view name) : peers(of), op(name) {}
   ~Works();
@@ -34,13 +34,13 @@ struct InFlight::Works {
 
   Peers& peers;
   std::string op;
-  std::vector<std::pair<size_t, c10::intrusive_ptr<c10d::Work>>> all;  // with whom; none: it has ended
+  std::vector<std::pair<size_t, c10::intrusive_ptr<c10d::Work>>> all;  // by peer; empty: they have ended
 };
 
 class Peers {
  public:
-  // `members`: the ranks of the group by their number in the run; `own`: which of them this one is. No backend where
-  // it is alone.
+  // `members`: the ranks of the group by their number in the run. `own`: the index of this rank among them. There is no
+  // backend if the rank is alone.
   Peers(std::vector<int64_t> members, int64_t own, c10::intrusive_ptr<c10d::Backend> backend);
 
   [[nodiscard]] int64_t rank() const { return own_; }
@@ -48,11 +48,11 @@ class Peers {
   [[nodiscard]] const std::vector<int64_t>& members() const { return members_; }
   [[nodiscard]] const Traffic& traffic() const { return traffic_; }
 
-  // sent[i] goes to rank i of the group and received[i] comes from there, this rank's own included; behind these may
-  // follow as many once more, and so on: all are on their way at once. Both sides give the same sizes, and where that
-  // is nothing no message is sent. begin() returns at once, end() when all has come and what was sent may change;
-  // several may be on their way, which all members begin in one order. Throw LostRank, from then on at every call.
-  // With a `tag` the messages have that number and the next ones, and nothing is counted.
+  // Sends sent[i] to rank i of the group and receives received[i] from it, also for this rank itself. A second set of
+  // as many may follow these, and so on: all are transferred at once. Both sides give the same sizes; for 0 bytes no
+  // message is sent. begin() returns immediately; end() returns when everything has arrived and the sent memory may
+  // change. Several exchanges may be in progress; all members begin them in one order. Both throw LostRank, and from
+  // then on at every call. With a `tag` the messages have that number and the next ones, and are not counted.
   InFlight begin(std::string_view op, std::span<const SentBytes> sent, std::span<const ReceivedBytes> received,
                  std::optional<int> tag = {});
   void end(InFlight::Works& exchange);
@@ -72,7 +72,7 @@ class Peers {
   Traffic traffic_;
 };
 
-// What is left of a c10d error for a person: one line without the place in its source.
+// The part of a c10d error for people: one line without the place in its source.
 std::string line_of(const std::exception& error);
 
 }  // namespace stepc

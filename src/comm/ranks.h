@@ -1,5 +1,5 @@
-// Ranks: the processes of a run as this one sees them, and the groups of them that compute together. Every rank of a
-// group makes the same calls in the same order. One thread of a rank at a time.
+// Ranks: the processes of a run as this one sees them, and groups of them that compute together. Every rank of a group
+// makes the same calls in the same order, from one thread at a time.
 #pragma once
 
 #include <chrono>
@@ -31,36 +31,36 @@ class Meeting;
 class Peers;
 class Watchdog;
 
-// What went between a rank and the others.
+// The traffic between a rank and the others.
 struct Traffic {
-  double seconds = 0;       // that the rank was in calls: moving bytes, and waiting for others
-  uint64_t sent_bytes = 0;  // to others
+  double seconds = 0;       // of the rank in calls: moving bytes, and waiting for others
+  uint64_t sent_bytes = 0;  // to other ranks
 };
 
 // What a rank was doing when it lost others; plain data.
 struct LostIn {
-  std::string op = {};                // "all-reduce"; empty: it had not come to one
-  std::vector<int64_t> members = {};  // that make it together, by their number in the run
-  std::vector<int64_t> missing = {};  // those of them that did not come
-  bool is_late = false;               // they did not answer in time; else they are gone
+  std::string op = {};                // "all-reduce"; empty: in no call yet
+  std::vector<int64_t> members = {};  // of that call, by their number in the run
+  std::vector<int64_t> missing = {};  // the members that did not come
+  bool is_late = false;               // they did not answer in time; otherwise they are gone
 };
 
-// A rank of the run is gone, or did not answer in time: this one cannot go on either. Says in one line which call of
-// which ranks waited for whom.
+// A rank of the run is gone, or did not answer in time, so this one cannot continue either. The text says in one line
+// which call of which ranks waited for whom.
 class LostRank : public UserError {
  public:
   explicit LostRank(const std::string& line, LostIn in = {}) : UserError(line), lost(std::move(in)) {}
   LostIn lost;
 };
 
-// A rank said that it cannot go on (Ranks::fail()), in its words: all ranks know, and end alike.
+// A rank has announced that it cannot continue (Ranks::fail()), with its text: all ranks know, and end in the same way.
 class RankFailed : public UserError {
  public:
   using UserError::UserError;
 };
 
-// An exchange that is on its way: its tensors' memory is in use until end(). A rank that lets go of one before that has
-// lost the others.
+// An exchange in progress: its tensors' memory is in use until end(). A rank that drops one before end() counts as
+// having lost the others.
 class InFlight {
  public:
   struct Works;
@@ -68,16 +68,16 @@ class InFlight {
   InFlight(InFlight&& other) noexcept;
   InFlight& operator=(InFlight&& other) noexcept;
   ~InFlight();
-  // Returns when all has come and what was sent may change. Throws LostRank.
+  // Returns when everything has arrived and the sent memory may change. Throws LostRank.
   void end();
 
  private:
   std::unique_ptr<Works> works_;
 };
 
-// Some ranks, in an order. Tensors are contiguous and on the CPU; nothing is allocated for them. All that moves goes
-// directly from rank to rank into the place where it belongs; each rank reduces its part itself, in the order of ranks
-// and in float32 where the type is narrower, so every run gives the same bits and so does every rank.
+// Some ranks, in an order. Tensors are contiguous and on the CPU; no memory is allocated for them. All data goes
+// directly from rank to rank into its place. Each rank reduces its part itself, in the order of ranks and in float32 if
+// the type is narrower, so every run and every rank gives the same bits.
 class RankGroup {
  public:
   explicit RankGroup(std::unique_ptr<Peers> peers);
@@ -89,26 +89,27 @@ class RankGroup {
   [[nodiscard]] const std::vector<int64_t>& members() const;  // in the run, by their rank within the group
   [[nodiscard]] const Traffic& traffic() const;
 
-  // Each takes one tensor or several, and does with each what it would do with that alone: all are on their way at
-  // once. result: (ranks, ...operand). The operand may be this rank's part of the result.
+  // Each call takes one tensor or several and treats each as it would alone; all are transferred at once. result:
+  // (ranks, ...operand). The operand may be this rank's part of the result.
   void all_gather(at::TensorList operands, at::TensorList results);
-  // Both (ranks, ...), on different memory: part j goes to rank j, and what rank j sent is part j of the result.
+  // Both are (ranks, ...), in different memory: part j goes to rank j, and part j of the result comes from rank j.
   void all_to_all(at::TensorList operands, at::TensorList results);
-  // On different memory: goes to the rank `by` places behind this one, around the group; the result comes from before.
+  // In different memory: the operand goes to the rank `by` places after this one, around the group; the result comes
+  // from the rank `by` places before.
   void rotate(at::TensorList operands, at::TensorList results, int64_t by);
-  // To one rank of the group and from one, by a number of which both sides know and that no other message between them
-  // has at the time; in whatever order. Not in a group that does anything else.
+  // Sends to one rank of the group and receives from one, by a tag that both sides know and that no other message
+  // between them has at that time; in any order. Only in a group that does nothing else.
   InFlight begin_send(std::string_view what, at::TensorList tensors, int64_t to, int tag);
   InFlight begin_receive(std::string_view what, at::TensorList tensors, int64_t from, int tag);
-  // As above, which return at once. Several may be on their way, which all ranks begin in one order.
+  // As above, but these return immediately. Several may be in progress; all ranks begin them in one order.
   InFlight begin_all_gather(at::TensorList operands, at::TensorList results);
   InFlight begin_all_to_all(at::TensorList operands, at::TensorList results);
   InFlight begin_rotate(at::TensorList operands, at::TensorList results, int64_t by);
   // operand: (ranks, ...result). Scratch holds what the other ranks send at a time: reduction_scratch_bytes() of
-  // ir/rank_parts.h, for all elements of each operand, these sizes aligned().
+  // ir/rank_parts.h, for all elements of each operand, with aligned() sizes.
   void reduce_scatter(at::TensorList operands, at::TensorList results, ReduceOp how, void* scratch,
                       uint64_t scratch_bytes);
-  // What one rank of the group has there, to all.
+  // Sends the tensors of one rank of the group to all.
   void broadcast(at::TensorList tensors, int64_t from = 0);
   // In place, with scratch memory as above.
   void all_reduce(at::TensorList tensors, ReduceOp how, void* scratch, uint64_t scratch_bytes);
@@ -117,17 +118,17 @@ class RankGroup {
   std::unique_ptr<Peers> peers_;
 };
 
-// All ranks of a run; one object a rank, shared by what runs on it.
+// All ranks of a run; one object on each rank, shared by everything that runs on it.
 class Ranks {
  public:
-  // Meets the other ranks. UserError: nobody listens at the address, the port is taken, a rank is given twice, ranks
-  // that did not come. `to_meet` bounds this, `to_answer` every later call.
+  // Meets the other ranks. Throws UserError if nobody listens at the address, the port is taken, a rank is given twice
+  // or ranks do not come. `to_meet` limits this call, `to_answer` every later call.
   static std::shared_ptr<Ranks> join(const Launch& launch, std::chrono::milliseconds to_meet,
                                      std::chrono::milliseconds to_answer);
-  // The same for a program of somebody's own, which may use torch.distributed. Has that a store by now, which the
-  // process shares with the others, they meet there, under names of stepc's own: `launch` says who this is, and an
-  // address by which the machine is reached from the others. Without a store they meet where `launch` says, and leave
-  // that port.
+  // The same for a user's program, which may use torch.distributed. If torch.distributed already has a store that the
+  // process shares with the others, the ranks meet there, under names of stepc's own; `launch` then gives this rank,
+  // and an address by which the others reach the machine. Without a store they meet where `launch` says, and then
+  // release that port.
   static std::shared_ptr<Ranks> join(const Launch& launch, const c10::intrusive_ptr<c10d::Store>& store,
                                      std::chrono::milliseconds to_meet, std::chrono::milliseconds to_answer);
   // Ranks that are threads of this process, for tests: each object is for a thread of its own.
@@ -136,54 +137,55 @@ class Ranks {
   explicit Ranks(std::unique_ptr<Meeting> meeting);
   ~Ranks();
 
-  // Some of these ranks, in that order, this one among them, as a run of their own: the stage of a pipeline, say. They
-  // share connections with the whole, whose calls are another's.
+  // Some of these ranks, in that order and with this one, as a run of their own, for example the stage of a pipeline.
+  // They share connections with the whole, but not its calls.
   [[nodiscard]] std::shared_ptr<Ranks> part(const std::vector<int64_t>& members) const;
 
   [[nodiscard]] int64_t rank() const;
   [[nodiscard]] int64_t ranks() const;
-  // By its number among all ranks that were started, of which these may be a part.
+  // This rank's number among all ranks that were started; these ranks may be a part of them.
   [[nodiscard]] int64_t rank_in_run() const;
-  // How often ranks have met in the launcher's store, this time with them: above 1 it has started the run again.
+  // How often ranks have met in the launcher's store, with this time. Above 1: the launcher has started the run again.
   [[nodiscard]] int64_t round() const;
-  // What this rank does, noted by whatever runs on it, on a part of the run too.
+  // The record of what this rank does; everything that runs on it, also on a part of the run, notes there.
   [[nodiscard]] Flight& flight() { return *flight_; }
 
-  // Looks after this rank from now on (watch/watchdog.h); all call it together. `run`: the directory in which the run
-  // leaves what it did last, where it fails; empty: nothing is left.
+  // Begins to watch this rank (watch/watchdog.h); all ranks call it together. `run`: the directory for the run's flight
+  // files if it fails; empty: none are left.
   void watch(const std::filesystem::path& run, double stall_seconds);
-  // What does; nullptr: nobody does.
+  // The watchdog; nullptr if there is none.
   [[nodiscard]] Watchdog* watchdog() { return watchdog_.get(); }
 
   // This rank's group along the axes (group_of of ir/mesh.h), made at the first call for these ranks in this order and
-  // kept: its ranks make that call together.
+  // kept. Its ranks make that call together.
   RankGroup& along(const Mesh& mesh, const std::vector<Axis>& axes);
   RankGroup& all();
-  // Of these ranks, in that order, this one among them; for nothing but sends and receives, or for anything else.
+  // The group of these ranks, in that order and with this one. `for_messages`: only for sends and receives; otherwise
+  // for everything else.
   RankGroup& among(const std::vector<int64_t>& members, bool for_messages = false);
 
-  // All of them once more, for nothing but sends and receives, on connections of their own: for a thread beside the one
-  // that makes the other calls. Not in traffic(). `name`: of several such.
+  // Another group of all ranks, only for sends and receives, on connections of its own: for a thread beside the one
+  // that makes the other calls. Not in traffic(). `name`: distinguishes several such groups.
   [[nodiscard]] std::unique_ptr<RankGroup> apart(const std::string& name) const;
 
-  // What everybody gave, in the order of ranks; for short texts. This and the next three throw RankFailed where another
-  // rank called fail() in the stead of one of them.
+  // The texts of all ranks, in the order of ranks; for short texts. This call and the next three throw RankFailed if
+  // another rank calls fail() instead of one of them.
   std::vector<std::string> exchange(const std::string& mine);
-  // The same of a number that is not negative, and the largest.
+  // The same for a number that is not negative, and the largest of these numbers.
   std::vector<int64_t> each(int64_t mine);
   int64_t largest(int64_t mine);
-  // Returns once every rank has called it.
+  // Returns after every rank has called it.
   void barrier();
-  // Tells the others why this rank cannot go on, from their next call of those above, and throws RankFailed as they do:
-  // with "rank 1: why", or just why where all ranks say the same.
+  // Tells the others, at their next call of those above, why this rank cannot continue, and throws RankFailed as they
+  // do: with "rank 1: why", or only the reason if all ranks give the same.
   [[noreturn]] void fail(const std::string& why);
-  // The same from a rank that ends with an error of its own, which is not thrown again.
+  // The same from a rank that ends with an error of its own; does not throw.
   void tell(const std::string& why) noexcept;
 
-  // All groups of the run are made, but perhaps a few: nobody who connects is heard until the next one is.
+  // All groups of the run, except perhaps a few, are made: stops accepting connections until the next one is made.
   void stop_listening();
 
-  // Of all calls so far: how long this rank was in them, and what it sent.
+  // Of all calls so far: the time of this rank in them, and the bytes that it sent.
   [[nodiscard]] Traffic traffic() const;
 
  private:
@@ -196,7 +198,7 @@ class Ranks {
   std::shared_ptr<Meeting> meeting_;
   std::shared_ptr<Flight> flight_;
   std::vector<int64_t> members_;    // in the run
-  int64_t own_ = 0;                 // which of them this one is
+  int64_t own_ = 0;                 // the index of this rank among them
   std::shared_ptr<Groups> groups_;  // of the run: a part counts in its traffic
   std::unique_ptr<Watchdog> watchdog_;
 };

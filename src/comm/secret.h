@@ -1,5 +1,5 @@
-// Secret: what the ranks of a run share, so that they meet nobody else. Nothing of it is ever sent: each side proves to
-// the other that it has it, by HMAC-SHA256 of something that is new every time. Plain data.
+// Secret: a text that the ranks of a run share, so that they connect to nobody else. It is never sent: each side proves
+// to the other that it has it, by HMAC-SHA256 of a new text every time. Plain data.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@ namespace stepc {
 
 class Secret {
  public:
-  // None: everybody is believed.
+  // No secret: everybody is trusted.
   Secret() = default;
   explicit Secret(std::string text) : text_(std::move(text)) {}
 
   [[nodiscard]] bool is_given() const { return !text_.empty(); }
-  // Of the text, 64 hexadecimal digits; as a name, too, that nobody else comes upon.
+  // The signature of the text, 64 hexadecimal digits; it also serves as a name that nobody else can guess.
   [[nodiscard]] std::string sign(std::string_view text) const;
-  // In a time that tells nothing.
+  // Compares in a time that does not depend on the signature.
   [[nodiscard]] bool is_signed(std::string_view text, std::string_view signature) const;
   bool operator==(const Secret&) const = default;
 

@@ -1,5 +1,5 @@
-// SignedStore: a c10d store whose values are signed with the ranks' secret, under names that nobody without it comes
-// upon. What has no valid signature is refused, whoever has put it there.
+// SignedStore: a c10d store whose values are signed with the ranks' secret, under names that cannot be guessed without
+// the secret. It refuses every value without a valid signature.
 #pragma once
 
 #include <string>
@@ -21,7 +21,7 @@ class SignedStore : public c10d::Store {
   using c10d::Store::compareSet;
   std::vector<uint8_t> compareSet(const std::string& key, const std::vector<uint8_t>& current,
                                   const std::vector<uint8_t>& wanted) override;
-  // UserError where what is there is not signed.
+  // Throws UserError if the stored value is not signed.
   std::vector<uint8_t> get(const std::string& key) override;
   int64_t add(const std::string& key, int64_t value) override;  // numbers have no signature
   bool deleteKey(const std::string& key) override;

@@ -1,5 +1,5 @@
-// Cluster: many devices as data: what each is, how many, and how they reach each other. Who spreads a step over devices
-// asks it, so a step can be planned for machines that one does not have.
+// Cluster: many devices as data: their kind, their number, and the links between them. Planning for a mesh asks a
+// Cluster, so a step can be planned for machines that one does not have.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ struct Cluster {
   std::string name;
   int64_t nodes = 1;
   int64_t devices_per_node = 1;
-  std::string device;            // as named_target() knows it, or a Target file's path
-  Target target = {};            // of each device; its rates have the levels of links, one at least
-  int64_t cpu_memory_bytes = 0;  // of each device, where it is a CPU's share of a machine
+  std::string device;            // a name for named_target(), or a Target file's path
+  Target target = {};            // of each device; its rates have one level of links or more
+  int64_t cpu_memory_bytes = 0;  // of each device, if it is a CPU's share of a machine
   [[nodiscard]] int64_t devices() const { return nodes * devices_per_node; }
   [[nodiscard]] int64_t memory_bytes() const { return target.gpu ? target.gpu->memory_bytes : cpu_memory_bytes; }
   bool operator==(const Cluster&) const = default;
@@ -40,12 +40,12 @@ struct Cluster {
 //     bytes_per_second = 46e9
 //     latency_seconds = 1e-05
 std::string to_text(const Cluster& cluster);
-// UserError with line and key: one that is missing, unknown or impossible; groups that do not divide each other.
-// `folder`: where a path in it begins.
+// Throws UserError with line and key for a key that is missing, unknown or impossible, and for groups that do not
+// divide each other. `folder`: paths in the text are relative to it.
 Cluster parse_cluster(std::string_view toml, const std::string& folder = ".");
 
-// "h100x1024": so many of that card (cost/named_target.h) in their usual nodes, 8 in each, of a GB200 72; or a file's
-// path. UserError: neither, with the names that there are; devices that do not fill nodes.
+// "h100x1024": this many of that card (cost/named_target.h) in its usual nodes, 8 in each, 72 for a GB200; or a file's
+// path. Throws UserError, with the known names, for anything else, and for devices that do not fill nodes.
 Cluster named_cluster(const std::string& name_or_path);
 
 // "128 nodes of 8 NVIDIA H100 80GB, nvlink 360 GB/s, infiniband 46 GB/s".

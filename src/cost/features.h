@@ -1,5 +1,5 @@
-// Features: which kernels a machine has, as plain data: which fast matmuls and instructions a CPU's blocked kernels
-// have, or that it is a GPU. A plan depends on these instead of on the machine that it is made on.
+// Features: the kernels of a machine, as plain data: the fast matmuls and instructions of a CPU for blocked kernels, or
+// that it is a GPU. A plan depends on these instead of on the machine that makes it.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ struct Features {
   bool f32 = false;     // f32 products of blocks
   bool avx512 = false;  // AVX-512 F, BW, DQ, VL and BF16
   bool intel = false;   // the CPU that the library's own f32 matmuls are written for
-  int sm = 0;           // an NVIDIA GPU: 90 for compute capability 9.0, and none of the others; 0: a CPU
+  int sm = 0;           // an NVIDIA GPU: 90 for compute capability 9.0, without the other features; 0: a CPU
 
   bool operator==(const Features&) const = default;
 };
@@ -27,10 +27,10 @@ struct FeatureName {
 inline constexpr std::array<FeatureName, 4> kFeatureNames = {
     {{"bf16", &Features::bf16}, {"f32", &Features::f32}, {"avx512", &Features::avx512}, {"intel", &Features::intel}}};
 
-// Those of the oldest GPU that torch still has kernels for, and what "sm" may be at most.
+// The oldest GPU for which torch still has kernels, and the largest "sm".
 inline constexpr int kOldestSm = 75, kMostSm = 999;
 
-// "bf16, f32, avx512", "none"; of a GPU "cuda sm_90".
+// "bf16, f32, avx512", "none"; for a GPU "cuda sm_90".
 std::string to_text(const Features& features);
 
 MatmulRule matmul_rule(const Features& features);

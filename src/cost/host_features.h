@@ -1,12 +1,12 @@
-// The features of the machine that this runs on, by its CPU alone: for whoever plans without LibTorch.
+// The features of this machine, from its CPU only: for planning without LibTorch.
 #pragma once
 
 #include "cost/features.h"
 
 namespace stepc {
 
-// With AVX-512 the micro-kernels of a LibTorch on this machine are taken to be there; that they are, and are right,
-// only a call of them says (runtime/micro_kernels.h).
+// If the CPU has AVX-512, LibTorch's micro-kernels on this machine are assumed to exist. Only a call of them shows that
+// they do and that they are right (runtime/micro_kernels.h).
 Features host_features();
 
 }  // namespace stepc

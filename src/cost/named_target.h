@@ -8,8 +8,8 @@
 
 namespace stepc {
 
-// "a100", "h100", "h200", "b200", "gb200": the cards of 80, 80, 141, 180 and 186 GB; "a800", "h800",
-// "h100-96". So much is known of each, none of it fitted to a step:
+// "a100", "h100", "h200", "b200", "gb200": the cards of 80, 80, 141, 180 and 186 GB; "a800", "h800", "h100-96". These
+// facts are known of each; none is fitted to a step:
 //   data sheets   multiprocessors, shared memory, L2, memory, peak arithmetic (NVIDIA's data sheets and tuning guides)
 //   copy rate     nine tenths of the data sheet's memory rate
 //   kernels       1 us to start and end, as OpenXLA's cost model of GPUs has it (gpu_performance_model_base.h)
@@ -27,9 +27,9 @@ namespace stepc {
 //                 torch.set_float32_matmul_precision("high") asks for, matmuls at half the rate of bf16 (data sheets)
 std::vector<std::string> target_names();
 
-// By name, with or without the memory ("h100", "H100-80"), or a Target file's path. UserError: no such target, with
-// those that there are; V100, for which torch has no kernels; a file that is no Target. A file's rates are its own:
-// `tf32` counts for names alone.
+// A name, with or without the memory ("h100", "H100-80"), or a Target file's path. Throws UserError for an unknown
+// target, with the known ones; for V100, for which torch has no kernels; and for a file that is no Target. A file has
+// its own rates: `tf32` counts only for names.
 Target named_target(const std::string& name_or_path, bool tf32 = false);
 
 }  // namespace stepc

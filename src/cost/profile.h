@@ -1,5 +1,5 @@
-// A profile: what each instruction of one run of a step took, beside what was predicted of it; as data, as a table and
-// as a trace for ui.perfetto.dev. Pure functions of what was measured.
+// A profile: the time of each instruction of one run of a step, beside its prediction; as data, as a table and as a
+// trace for ui.perfetto.dev. Pure functions of the measurements.
 #pragma once
 
 #include <cstddef>
@@ -14,35 +14,35 @@ namespace stepc {
 struct ProfiledInstruction {
   size_t index = 0;    // in the plan
   std::string name;    // "matmul", "mul+add+sum", "aten::mm"
-  std::string kernel;  // what ran it: "generated", "blocked", "ATen", "own"
+  std::string kernel;  // "generated", "blocked", "ATen", "own"
   std::string module;  // "model.layers.0.mlp"
   Phase phase = Phase::kForward;
   Work work;
-  double begin_seconds = 0;  // from the step's begin
+  double begin_seconds = 0;  // from the beginning of the step
   double seconds = 0;
   double predicted_seconds = 0;
-  std::string work_class;  // what predictions are right or wrong about together: "matmul (blocked)"
+  std::string work_class;  // a class whose predictions are right or wrong together: "matmul (blocked)"
 };
 
 struct Profile {
   std::string mode;  // "exact", "fast"
   Target target;
-  bool is_calibrated = false;                     // the target was measured on this machine; else it is the default
-  double seconds = 0;                             // the whole step, the time between instructions included
-  std::vector<ProfiledInstruction> instructions;  // in the order in which they ran
+  bool is_calibrated = false;  // the target was measured on this machine; otherwise it is the default
+  double seconds = 0;          // of the whole step, with the time between instructions
+  std::vector<ProfiledInstruction> instructions;  // in the order of the run
 
-  // What ran after it, as one step.
+  // Appends the profile of what ran next, as part of the same step.
   void append(const Profile& next);
 };
 
-// "41.2 us", "41.20 ms", "41.200 s": what steps and instructions take.
+// "41.2 us", "41.20 ms", "41.200 s": the format for times of steps and instructions.
 std::string time_text(double seconds);
 
 // Sums, then the classes of work, and the kinds of instruction and the modules that took most time, at most `rows` of
-// each. A class that was predicted badly is named.
+// each. Names each class whose prediction was bad.
 std::string to_text(const Profile& profile, size_t rows = 15);
 
-// Trace-event JSON with two tracks: instructions as they ran, and laid end to end as long as predicted.
+// Trace-event JSON with two tracks: instructions as they ran, and one after another with their predicted times.
 std::string to_trace_events(const Profile& profile);
 
 }  // namespace stepc

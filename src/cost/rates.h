@@ -1,5 +1,5 @@
-// Rates: how fast a machine does each kind of work, as data; what `stepc calibrate` measures and a Schedule is priced
-// with (plan/price.h). Physical quantities only: none is fitted to a model. Of all the Target's threads together.
+// Rates: a machine's speed for each kind of work, as data. `stepc calibrate` measures them, and plan/price.h prices a
+// Schedule with them. Physical quantities only: none is fitted to a model. For all threads of the Target together.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace stepc {
 
-// Who computes: a kernel of stepc's own (blocked/), or LibTorch.
+// The owner of a kernel: stepc (blocked/) or LibTorch.
 enum class KernelOwner : uint8_t { kBlocked, kLibrary };
 std::string_view name_of(KernelOwner owner);
 
-// Memory that was last touched `bytes` of traffic ago comes back so fast: out of a cache, or out of memory.
+// The rate of memory that was last touched `bytes` of traffic ago: out of a cache, or out of memory.
 struct StreamRate {
   double bytes = 0;
   double bytes_per_second = 0;
@@ -33,7 +33,8 @@ struct MatmulRate {
   bool operator==(const MatmulRate&) const = default;
 };
 
-// Attention of `length` queries to as many keys, heads of so many elements; of a blocked kernel with what it fills up.
+// Attention of `length` queries to as many keys, with heads of `width` elements; a blocked kernel's includes its
+// padding.
 struct AttentionRate {
   KernelOwner owner = KernelOwner::kLibrary;
   DType dtype = DType::kF32;
@@ -43,8 +44,8 @@ struct AttentionRate {
   bool operator==(const AttentionRate&) const = default;
 };
 
-// A convolution that makes so many channels of so many pixels, each the sum of `inner` products (channels and places of
-// the kernel); depthwise: of its own channel alone.
+// A convolution that makes `channels` channels of `pixels` pixels, each element a sum of `inner` products (channels
+// times places of the kernel); depthwise: of its own channel only.
 struct ConvolutionRate {
   DType dtype = DType::kF32;
   bool backward = false, depthwise = false;
@@ -53,23 +54,23 @@ struct ConvolutionRate {
   bool operator==(const ConvolutionRate&) const = default;
 };
 
-// One of LibTorch's calls, by its schema's name ("aten::add.Tensor"), or an op of the table that such a call computes;
-// with tensors of this type, or of f32 for none. Of a call on a list: of each of its tensors.
+// A call of LibTorch, by its schema's name ("aten::add.Tensor"), or an op of the table that such a call computes, with
+// tensors of this type, or of f32 if it has none. For a call on a list: of each of its tensors.
 struct CallRate {
   std::string op;
   DType dtype = DType::kF32;
-  double seconds = 0;           // whatever its size, among other calls
-  double bytes_per_second = 0;  // beyond that, of all that it is given and makes
+  double seconds = 0;           // fixed, among other calls
+  double bytes_per_second = 0;  // in addition, for all its operands and results
   bool operator==(const CallRate&) const = default;
 };
 
-// A level of the network between devices: how any two within a group of `devices` neighbours reach each other where no
-// level below joins them.
+// A level of the network between devices: the connection of any two within a group of `devices` neighbours that no
+// lower level joins.
 struct Link {
   std::string name;             // "nvlink"
-  int64_t devices = 0;          // of a group; a multiple of the level below; 0: of all that there are
+  int64_t devices = 0;          // of a group; a multiple of the level below; 0: all devices
   double bytes_per_second = 0;  // each way, of each device, while all the others send too
-  double latency_seconds = 0;   // until the first byte is there
+  double latency_seconds = 0;   // until the first byte arrives
   bool operator==(const Link&) const = default;
 };
 
@@ -78,40 +79,40 @@ std::vector<MatmulRate> default_matmuls();
 std::vector<AttentionRate> default_attentions();
 std::vector<ConvolutionRate> default_convolutions();
 
-// The defaults are those of two cores of a server's CPU with AVX-512.
+// The defaults were measured on two cores of a server's CPU with AVX-512.
 struct Rates {
-  // What one costs whatever its size, between others.
+  // Fixed cost of one, among others.
   double instruction_seconds = 5e-7;     // a generated or blocked kernel
   double aten_call_seconds = 2.5e-6;     // a call into LibTorch that `calls` does not name
-  double aten_reduction_seconds = 2e-6;  // beyond that: a sum or mean,
+  double aten_reduction_seconds = 2e-6;  // in addition: a sum or mean,
   double aten_norm_seconds = 4e-6;       // a softmax or layer norm,
-  double aten_index_seconds = 5e-6;      // what reads or writes where an index says
-  double fork_seconds = 4e-6;            // that the threads share a kernel, and wait for each other
-  double input_seconds = 5e-8;           // that a tensor of the program is bound
-  double host_number_seconds = 3e-7;     // that a number of the program's host code is handed on, between kernels
+  double aten_index_seconds = 5e-6;      // a read or write at indices
+  double fork_seconds = 4e-6;            // of sharing a kernel between threads, which then wait for each other
+  double input_seconds = 5e-8;           // of binding a tensor of the program
+  double host_number_seconds = 3e-7;     // of passing on a number of the program's host code between kernels
   double loss_seconds = 1e-5;            // of a linear layer with its cross-entropy, one kernel
-  double seed_seconds = 8e-6;            // that the kernels' random numbers get a seed of the program's generator
+  double seed_seconds = 8e-6;            // of seeding the kernels' random numbers from the program's generator
   // Generated kernels.
   double lane_ops_per_second = 6e10;       // f32 arithmetic in vector loops
   double lane_roots_per_second = 6e9;      // f32 divisions and square roots there
-  double scalar_ops_per_second = 6e9;      // any arithmetic outside of them
+  double scalar_ops_per_second = 6e9;      // any arithmetic outside vector loops
   double function_calls_per_second = 1e8;  // elementary functions of f64
   double gathers_per_second = 3e9;         // elements read one by one: by an index, or across a stride
-  // LibTorch's kernels that no table below has.
+  // LibTorch's kernels without a table below.
   double aten_flops_per_second = 1.5e10;          // elementwise arithmetic, as the op table counts it
   double aten_roots_per_second = 4e9;             // square roots
   double aten_strided_bytes_per_second = 6e9;     // copies and arithmetic across strides
-  double aten_rows_per_second = 5e7;              // copies whose elements lie side by side in short rows only
+  double aten_rows_per_second = 5e7;              // copies whose elements are contiguous only in short rows
   double aten_reduction_bytes_per_second = 1e10;  // sums and norms
   double aten_norm_bytes_per_second = 2e10;       // softmax, layer norm: rows read more than once
   double aten_pooling_bytes_per_second = 5e9;     // the largest of windows that overlap
-  double aten_scatter_bytes_per_second = 2e9;     // rows added where an index says
+  double aten_scatter_bytes_per_second = 2e9;     // rows added at indices
   double aten_draws_per_second = 2e8;             // random numbers
-  // Between neighbours of a ring of ranks. Calibration measures none of it: what a network of 10 Gbit/s gives, where
-  // nobody says better.
-  double link_latency_seconds = 5e-5;                   // until the first byte is there
-  double link_bytes_per_second = 1e9;                   // each way
-  std::vector<Link> links = {};                         // of a cluster's levels, the innermost first; none: as above
+  // Between neighbours of a ring of ranks. Calibration does not measure them; the defaults are those of a network of 10
+  // Gbit/s.
+  double link_latency_seconds = 5e-5;  // until the first byte arrives
+  double link_bytes_per_second = 1e9;  // each way
+  std::vector<Link> links = {};        // levels of a cluster, the innermost first; none: the two rates above hold
   std::vector<StreamRate> streams = default_streams();  // by bytes
   std::vector<MatmulRate> matmuls = default_matmuls();
   std::vector<AttentionRate> attentions = default_attentions();
@@ -120,13 +121,13 @@ struct Rates {
   bool operator==(const Rates&) const = default;
 };
 
-// Between the points of a table logarithms are interpolated. Beyond its upper end the nearest point's rate holds, below
-// its lower end the nearest point's time: a kernel has a start, and fills vectors and tiles. A table without a row of
-// that kind is a promise of whoever made it broken: InternalError.
+// Between the points of a table logarithms are interpolated. Above its upper end the nearest point's rate holds, below
+// its lower end the nearest point's time, because a kernel has a start and fills vectors and tiles. Throws
+// InternalError for a table without a row of the kind: its maker must provide one.
 double stream_rate(const Rates& rates, double bytes);
 // Of a call on one pair of matrices.
 double matmul_rate(const Rates& rates, KernelOwner owner, DType dtype, int64_t rows, int64_t columns, int64_t inner);
-// Of one on many; nothing: the table has none of its kind.
+// Of a call on many pairs; nothing: the table has no such row.
 std::optional<double> batched_matmul_rate(const Rates& rates, DType dtype, int64_t rows, int64_t columns,
                                           int64_t inner);
 double attention_rate(const Rates& rates, KernelOwner owner, DType dtype, bool backward, int64_t length, int64_t width);

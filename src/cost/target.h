@@ -1,5 +1,5 @@
-// Target: the machine as data. Whoever plans asks it instead of a clock, so a plan is a function of its inputs, and a
-// machine that is elsewhere can be planned for.
+// Target: the machine as data. Planning asks it instead of a clock, so a plan is a function of its inputs, and a plan
+// for another machine is possible.
 #pragma once
 
 #include <optional>
@@ -13,26 +13,26 @@
 
 namespace stepc {
 
-// What is said of a GPU beside its rates; none of these is a CPU's.
+// Facts about a GPU beside its rates; a CPU has none of them.
 struct Gpu {
   std::string name;             // "NVIDIA H100 80GB"
-  int64_t multiprocessors = 0;  // that share a kernel
-  int64_t shared_bytes = 0;     // of each
+  int64_t multiprocessors = 0;  // they share a kernel
+  int64_t shared_bytes = 0;     // of each multiprocessor
   int64_t l2_bytes = 0;
   int64_t memory_bytes = 0;
   bool operator==(const Gpu&) const = default;
 };
 
-// Of a GPU `features` has its compute capability, and of its rates count: flops_per_second (arithmetic in f32 between
-// matmuls), bytes_per_second (of a copy, read and written), and in `rates` instruction_seconds (a kernel's start and
-// end), the library's matmuls and attentions, the link.
+// For a GPU, `features` has its compute capability. These rates of a GPU count: flops_per_second (f32 arithmetic
+// between matmuls), bytes_per_second (of a copy, read and written), and in `rates` instruction_seconds (start and end
+// of a kernel), the library's matmuls and attentions, and the link.
 struct Target {
   double flops_per_second = 1e12;
   double bytes_per_second = 4e10;
   double narrow_flops_per_second = 1e12;  // on bf16 and f16 operands
   Features features = {};
-  int threads = 1;       // that share a kernel
-  std::string cpu = {};  // that was measured, as LLVM calls it: "znver4"; empty: not said
+  int threads = 1;       // they share a kernel
+  std::string cpu = {};  // that was measured, by LLVM's name: "znver4"; empty: unknown
   Rates rates = {};      // by kind of work; the three above are the best of them
   std::optional<Gpu> gpu = {};
   bool operator==(const Target&) const = default;
@@ -64,11 +64,11 @@ struct Target {
 //     [[matmuls]]                       (rows, inner) x (inner, columns); bf16 and f32
 //     [[attentions]]                    forward and backward of both
 std::string to_text(const Target& target);
-// Of a CPU `threads` and `features` must be there, rates have defaults. Anything else is a UserError that names line
-// and key.
+// For a CPU `threads` and `features` are required; rates have defaults. Throws UserError that names line and key for
+// any other text.
 Target parse_target(std::string_view toml);
 
-// What there is to do: arithmetic, and traffic between kernels and memory.
+// Amounts of work: arithmetic, and traffic between kernels and memory.
 struct Work {
   double flops = 0;
   double narrow_flops = 0;  // on bf16 and f16 operands
@@ -78,11 +78,11 @@ struct Work {
 };
 Work& operator+=(Work& sum, const Work& more);
 
-// A node alone. An opaque call is its traffic alone, but for what the program says of an operator of its
-// own; a view is nothing.
+// The work of one node. An opaque call has only its traffic, except for what a rule states of the program's own
+// operator; a view has none.
 Work work_of(const Graph& graph, const Node& node);
-// Nodes that run as one kernel: the arithmetic of all, and the traffic of what they read from outside, each tensor
-// once, and leave behind. What a view repeats is read once.
+// The work of nodes that run as one kernel: the arithmetic of all, and the traffic of what they read from outside, each
+// tensor once, and of their results. An element that a view repeats is read once.
 Work work_of(const Graph& graph, const std::vector<NodeId>& nodes, const std::vector<TensorId>& inputs,
              const std::vector<TensorId>& outputs);
 

@@ -1,4 +1,4 @@
-// What the readers of a Target's text share: every refusal names the line and the key. Private to target_text.cpp,
+// Shared code of the readers of a Target's text: every error names the line and the key. Private to target_text.cpp,
 // gpu_text.cpp, named_target.cpp and cluster.cpp.
 #pragma once
 
@@ -17,16 +17,16 @@ namespace stepc::target_text {
 
 inline std::string_view pass_name(bool backward) { return backward ? "backward" : "forward"; }
 
-// UserError with the line for what is no TOML.
+// Throws UserError with the line for invalid TOML.
 toml::table parse(std::string_view text);
-// "target, line 3: threads = 0", for the start of a message.
+// "target, line 3: threads = 0", for the beginning of a message.
 std::string place(const std::string& key, const toml::node& node);
 double number_of(const std::string& key, const toml::node& node, double lowest, double highest);
 double rate_of(const std::string& key, const toml::node& node);
 double seconds_of(const std::string& key, const toml::node& node);
 [[noreturn]] void unknown_key(const std::string& key, const toml::node& node, const std::vector<std::string>& known);
 
-// What `parse` makes of the file's text; its refusals name the file.
+// Applies `parse` to the file's text; its errors then name the file.
 template <class Parse>
 auto read_file(const std::string& path, const Parse& parse) {
   constexpr uint64_t kMostText = uint64_t{1} << 20;
@@ -37,7 +37,7 @@ auto read_file(const std::string& path, const Parse& parse) {
   }
 }
 
-// A table, every key of which must be there, and no other.
+// A table in which every key is required and no other key is allowed.
 class TableReader {
  public:
   TableReader(std::string name, const toml::node& node);
@@ -64,7 +64,7 @@ class TableReader {
   std::vector<std::string> read_;
 };
 
-// Rows replace those that are there: a target that has some has all.
+// The rows replace the present ones: a target that has some rows has all.
 template <class Row, class Read>
 void read_rows(const std::string& list, const toml::node& node, std::vector<Row>& rows, const Read& read) {
   const toml::array* array = node.as_array();
@@ -77,10 +77,10 @@ void read_rows(const std::string& list, const toml::node& node, std::vector<Row>
   }
 }
 
-// Of a Target whose text says device = "cuda" (gpu_text.cpp).
+// Reads a Target whose text says device = "cuda" (gpu_text.cpp).
 Target read_gpu(const toml::table& table);
 std::string gpu_text(const Target& target);
-// Sets what follows from the rest.
+// Sets the fields that follow from others.
 void complete_gpu(Target& target);
 
 }  // namespace stepc::target_text

@@ -38,8 +38,8 @@ class Accelerated {
   Accelerated(Fn train_step, std::unique_ptr<Program> program, Config config)
       : train_step_(std::move(train_step)), step_(std::make_unique<Step>(std::move(program), std::move(config))) {}
 
-  // One training step. Arguments and result are those of the user's function and made of tensors
-  // (engine/program/flatten.h says of which shapes); tensors in the result own their storage and carry no grad_fn.
+  // One training step. The arguments and the result are those of the user's function and consist of tensors
+  // (engine/program/flatten.h lists the shapes). Tensors in the result own their storage and carry no grad_fn.
   template <class... Batch>
   auto operator()(const Batch&... batch) -> std::decay_t<std::invoke_result_t<Fn&, const Batch&...>> {
     using Result = std::decay_t<std::invoke_result_t<Fn&, const Batch&...>>;
@@ -62,9 +62,9 @@ class Accelerated {
     }
   }
 
-  // With Config::capture "virtual": what the first call with such a batch would do before it runs. capture() plans the
-  // step; modules and optimizers may still be virtual (engine/virtual_door.h). prepare() verifies it, too, without
-  // effect. Whether calls will replay it.
+  // With Config::capture "virtual": does the work of the first call before it. capture() plans the step; modules and
+  // optimizers may still be virtual (engine/virtual_door.h). prepare() also verifies the step, without effect. Both
+  // return whether calls will replay the step.
   template <class... Batch>
   bool capture(const Batch&... batch) {
     return step_->capture(input_of(batch...), [&] { return call(batch...); });
@@ -74,23 +74,24 @@ class Accelerated {
     return step_->prepare(input_of(batch...), [&] { return call(batch...); });
   }
 
-  // Plans made from now on are counted as Stats::late_plans, as they are from the first replay on.
+  // From this call on, new plans count as Stats::late_plans, as they do after the first replay.
   void end_warm_up() { step_->end_warm_up(); }
 
   [[nodiscard]] const Stats& stats() const { return step_->stats(); }
-  // Planned beside measured, in words.
+  // Planned and measured numbers, as text for people.
   [[nodiscard]] std::string report() const { return step_->report(); }
   [[nodiscard]] std::optional<Prediction> prediction() const { return step_->prediction(); }
-  // With memory budget "auto": the Target that the plan was weighed with, for Config::target of a run that goes on.
+  // With memory budget "auto": the Target that the plan was weighed with. A run that continues passes it as
+  // Config::target.
   [[nodiscard]] std::optional<Target> weighed_with() const { return step_->weighed_with(); }
-  // Fast mode: where every byte goes at the step's peak, as a table, and over time, as an SVG file's text.
+  // Fast mode: the use of every byte at the step's peak, as a table; and over time, as the text of an SVG file.
   [[nodiscard]] std::string memory_text() const { return step_->memory_text(); }
   [[nodiscard]] std::string memory_svg() const { return step_->memory_svg(); }
-  // From now on replays are timed; then what the last of them took, instruction by instruction (cost/profile.h prints
-  // it), nothing where no call was replayed.
+  // start_profile() begins to time replays. finish_profile() returns the times of the last replay, instruction by
+  // instruction (cost/profile.h prints them); nothing if no call was replayed.
   void start_profile() { step_->start_profile(); }
   std::optional<Profile> finish_profile() { return step_->finish_profile(); }
-  // The step as it would run on another machine: named_target("h100"), say (cost/named_target.h).
+  // The step as it would run on another machine, for example named_target("h100") (cost/named_target.h).
   [[nodiscard]] std::optional<TargetPlan> plan_for(const Target& target) const { return step_->plan_for(target); }
   // The captured step as text.
   [[nodiscard]] std::string graph_text() const { return step_->graph_text(); }
@@ -102,7 +103,7 @@ class Accelerated {
     (append(input.tensors, tensors_in(batch)), ...);
     return input;
   }
-  // The user's function, its result as a list.
+  // Calls the user's function and lists the tensors of its result.
   template <class... Batch>
   StepOutput call(const Batch&... batch) {
     using Result = std::decay_t<std::invoke_result_t<Fn&, const Batch&...>>;
@@ -121,7 +122,8 @@ class Accelerated {
     to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
   }
 
-  // Keeps the result's structure (sizes of vectors, keys of maps) without its tensors: a replay fills it in.
+  // Keeps the structure of the result (sizes of vectors, keys of maps) without its tensors; a replay fills in the
+  // tensors.
   template <class Result>
   void keep_shape(Result result) {
     for_each_tensor_in(result, [](at::Tensor& tensor) { tensor.reset(); });
@@ -133,9 +135,8 @@ class Accelerated {
   std::shared_ptr<void> shape_;
 };
 
-// `modules` and `optimizers` are all that the step trains; a temporary module or optimizer is not enough, both must
-// live as long as the result. Throws UserError when the process cannot be recorded (another library owns the dispatch
-// key).
+// `modules` and `optimizers` are everything that the step trains. They must live as long as the result, so temporaries
+// do not work. Throws UserError if the process cannot be recorded (another library owns the dispatch key).
 template <class Fn>
 Accelerated<std::decay_t<Fn>> accelerate(Fn&& train_step, std::vector<ModuleRef> modules,
                                          std::vector<OptimizerRef> optimizers, Config config = {}) {

@@ -12,22 +12,22 @@ namespace stepc {
 
 struct Prediction {
   double seconds = 0;
-  bool is_calibrated = false;                        // from this machine's own rates; else from the default's
-  double exchange_seconds = 0, exposed_seconds = 0;  // as Timeline's
+  bool is_calibrated = false;                        // from this machine's own rates; otherwise from the default's
+  double exchange_seconds = 0, exposed_seconds = 0;  // as in Timeline
 };
 
 struct KnownTarget {
   Target target;
   bool is_calibrated = false;
 };
-// This machine, which `stepc calibrate` has measured with so many threads; or the default with these features.
+// This machine as `stepc calibrate` has measured it with this number of threads; else the default with these features.
 KnownTarget known_target(const std::filesystem::path& kernel_directory, const Features& features, int threads);
 
 Prediction predict(const Schedule& schedule, const KnownTarget& known);
 
-// "41.2 ms a step", and where the rates are from.
+// "41.2 ms a step", and the source of the rates.
 std::string to_text(const Prediction& prediction);
-// What memory budget "auto" expects of its plan, and of the one without it.
+// What memory budget "auto" expects of its plan, and of the plan without a budget.
 std::string to_text(const AutoBudget& weighed, bool is_calibrated);
 
 }  // namespace stepc

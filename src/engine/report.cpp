@@ -60,7 +60,7 @@ std::string report_text(const Stats& s, std::string_view mode, const std::option
              ratio(s.arena_bytes, s.live_lower_bound_bytes), s.layout_algorithm);
   out += str("    model and optimizer {:>12}\n", human_bytes(s.state_bytes));
   if (s.verification_bytes != 0)
-    out += str("    verification        {:>12}   once, beside the above\n", human_bytes(s.verification_bytes));
+    out += str("    verification        {:>12}   once, in addition\n", human_bytes(s.verification_bytes));
   out += str("  allocations {} a step from the arena, {} outside the plan in all replays\n", s.served_allocations,
              s.unplanned_allocations);
   if (s.device_graphs != 0) out += str("  graphs      {} launched a step on its device\n", s.device_graphs);

@@ -26,10 +26,10 @@ class StashedGradients;
 
 class Segments {
  public:
-  // Runs the forward pass as it is and returns its outputs, detached.
+  // Runs the forward pass eagerly and returns its outputs, detached.
   using ForwardFn = std::function<std::vector<at::Tensor>()>;
-  // Runs the backward pass of that forward pass as it is, from the gradients of its outputs (undefined: none): what it
-  // finds for the parameters is left in their gradients, what it finds for the inputs that require one is returned.
+  // Runs the backward pass of that forward pass eagerly, from the gradients of its outputs (undefined: none). Leaves
+  // the parameters' gradients in the parameters, and returns the gradients of the inputs that require one.
   using BackwardFn = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
   Segments(std::unique_ptr<Program> program, Config config);
@@ -39,45 +39,47 @@ class Segments {
   class Call {
    public:
     ~Call();
-    // Whether none like it has been seen: it is to run as it is, so that the door sees what the loop does with it.
+    // Whether this is the first call of its signature: it must run eagerly, so that the door sees what the loop does
+    // with it.
     bool is_first() const { return is_first_; }
-    // So many calls in a row, this one first, are to run as they are, and Segments::took() to be told of them: replays
+    // The number of calls in a row, with this one, that must run eagerly and be reported to Segments::took(): replays
     // are compared with them.
     int64_t compared() const { return compared_; }
-    // Whether Segments::took() is to be told of this replay.
+    // Whether this replay must be reported to Segments::took().
     bool is_timed() const;
-    // What all calls that look like it have in common; good for as long as its Segments.
+    // The common signature of all calls like this one; valid as long as its Segments.
     const std::string& signature() const { return signature_; }
     // The parameters that require a gradient.
     const std::vector<at::Tensor>& parameters() const { return parameters_; }
     std::vector<at::Tensor> forward(const ForwardFn& eager);
-    // Returns the gradients of the inputs that require one, then those of parameters(): undefined ones where there is
-    // none. Nothing is left in the parameters' own gradients, which are the autograd engine's to accumulate.
+    // Returns the gradients of the inputs that require one, then those of parameters(); undefined if there is none. The
+    // parameters' own gradients stay empty: the autograd engine accumulates into them.
     std::vector<at::Tensor> backward(const std::vector<at::Tensor>& gradients, const BackwardFn& eager);
-    // Why backward() cannot be had from these gradients, empty where it can. Throws UserError where no backward pass
-    // can be had any more, because the program has since changed what a replayed forward pass has read.
+    // Why backward() cannot run from these gradients, empty if it can. Throws UserError if no backward pass is possible
+    // any more, because the program has changed what a replayed forward pass has read.
     std::string why_not_backward(const std::vector<at::Tensor>& gradients) const;
 
-    // The pass is eager's from here on, and so are all that look like it, with one warning.
+    // Eager runs this pass from here on, and all calls like it, with one warning.
     void leave(const std::string& why);
-    // The same, but the next one is recorded again, until that has been tried often enough.
-    // `is_of_python`: the model's own code, beside a plan, would do it.
+    // The same, but the next call is recorded again, until too many recordings have failed. `is_of_python`: the reason
+    // is an effect that the model's own code repeats if it runs beside a plan.
     void leave_recording(const std::string& why, bool is_of_python);
-    // A backward pass of one that was left, from a forward pass that ran as it is.
+    // The backward pass of a call that was left, from a forward pass that ran eagerly.
     std::vector<at::Tensor> eager_backward(const std::vector<at::Tensor>& gradients, const BackwardFn& eager);
-    // Runs `part` on buffers and random generators as the forward pass found them; afterwards they are as they were.
+    // Runs `part` on the buffers and random generators as the forward pass found them, then restores their present
+    // state.
     void run_as_before(const std::function<void()>& part);
-    // Whether the program has written over this output of the forward pass.
+    // Whether the program has overwritten this output of the forward pass.
     bool is_changed(size_t output) const;
 
-    // What the outputs of forward() are made into: a number of the door's.
+    // The door's number for the structure that the outputs of forward() are made into.
     int64_t structure = 0;
 
    private:
     friend class Segments;
-    // kTrace: the model's own code runs beside its plan. kLook: replayed, and recorded beside it
+    // kTrace: the model's own code runs beside its plan. kLook: replayed, and recorded beside the replay.
     enum class Mode : uint8_t { kRecord, kReplay, kTrace, kVerify, kLook, kEager };
-    // How often a tensor was written to, without holding the tensor.
+    // The version of a tensor, without holding the tensor.
     struct Version {
       c10::VariableVersion counter;
       uint32_t then = 0;
@@ -116,11 +118,11 @@ class Segments {
     Segments& owner_;
     StepInput input_;
     Mode mode_ = Mode::kRecord;
-    PlanEntry* entry_ = nullptr;  // of the forward pass, while that runs
+    PlanEntry* entry_ = nullptr;  // during the forward pass
     std::string signature_;
     std::unique_ptr<RecordedStep> program_;
     std::unique_ptr<Recorder> recorder_;
-    std::unique_ptr<TracedRun> traced_;            // kTrace, between its passes
+    std::unique_ptr<TracedRun> traced_;            // kTrace, between the passes
     std::unique_ptr<TracedCheck, Deleter> check_;  // kVerify, of a traced plan
     std::shared_ptr<Plan> plan_;
     std::vector<at::Tensor> tensors_;
@@ -128,26 +130,26 @@ class Segments {
     bool is_first_ = false;
     int64_t compared_ = 0;
     std::vector<Version> read_, given_;  // parameters and inputs; outputs
-    std::optional<Undo> before_;         // the forward pass
+    std::optional<Undo> before_;         // state before the forward pass
     std::optional<Undo> looked_at_;      // the generators after a forward pass that was recorded beside a replay
     bool with_plain_ = false;            // verified with the plain Graph, which is paused meanwhile
-    std::string difference_;             // found in its forward pass
-    std::string wrong_rule_;             // of an operator of the program's own
+    std::string difference_;             // found in the forward pass
+    std::string wrong_rule_;             // of the program's own operator
   };
 
-  // The call to make, or nothing where the model runs as it is: without a plan for good, or while another call is
-  // between its two passes.
+  // The next call, or nothing if the model runs eagerly: for good without a plan, or while another call is between its
+  // two passes.
   std::unique_ptr<Call> begin(StepInput input);
-  // The model runs as it is for a reason that the door has seen. One warning for each reason.
+  // The model runs eagerly for a reason that the door has seen. Warns once for each reason.
   void run_eagerly(const std::string& why);
-  // The model has run as it is where begin() would have given no call again.
+  // The model has run eagerly without begin(), which would have returned no call again.
   void ran_eagerly() { ++stats_.eager_calls; }
-  // From a call of this signature, which came to its backward pass, to the next call of the model: so long did the loop
-  // take. Where its replays turn out not to pay, they are eager's from here on, with one warning.
+  // The time of the loop from a call of this signature, which came to its backward pass, to the model's next call. If
+  // replays do not pay, eager runs this signature from here on, with one warning.
   void took(const std::string& signature, bool as_it_is, double seconds);
   // Whether the model's own code runs at every call.
   bool is_traced() const { return plans_.is_traced(); }
-  // The calls of this signature are eager's from here on, with one warning.
+  // Eager runs the calls of this signature from here on, with one warning.
   void leave(const std::string& signature, const std::string& why);
 
   const Stats& stats() const { return stats_; }

@@ -303,7 +303,7 @@ StepOutput Step::conclude(PlanEntry& entry, Plan& plan, Verification verificatio
   if (!verification.eager_errs.empty()) {
     ++stats_.float64_verifications;
     stats_.eager_errs = verification.eager_errs;
-    log().info("the plan is right where eager differs from it: {}", verification.eager_errs);
+    log().info("eager differs from the plan, and float64 confirms the plan: {}", verification.eager_errs);
   }
   if (!verification.decided_otherwise.empty() && plan.graph() != nullptr) {
     plans_.decides_by_rounding(entry, verification.decided_otherwise);

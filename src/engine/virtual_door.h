@@ -21,11 +21,11 @@
 
 namespace stepc {
 
-// Arguments and result of `train_step` are as for accelerate(). Modules, optimizers, generators and the batch are
-// afterwards what they were; what else the step changes on the host (its own counters) stays changed.
+// Arguments and result of `train_step` are as for accelerate(). Afterwards modules, optimizers, generators and the
+// batch are as before; other changes of the step on the host (its own counters) stay.
 //
-// Of `config`, which may be the one that the step is accelerated with, op_rules count: what they say of operators of
-// the program's own goes into the plan.
+// `config` may be the one that the step is accelerated with. Only its op_rules count: the rules for the program's own
+// operators go into the plan.
 template <class Fn, class... Batch>
 VirtualPlan plan(Fn&& train_step, std::vector<ModuleRef> modules, std::vector<OptimizerRef> optimizers,
                  const Config& config, const Batch&... batch) {

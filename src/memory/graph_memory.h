@@ -8,9 +8,8 @@
 //   updates    are written straight into the input that they replace, so they wait for its other readers, and for
 //              guards. So are the intermediate results of which they are made one after the other in place. An update
 //              that cannot wait (the program reads the old contents after it) has memory of its own, to the step's end
-//   host code  what host code must find in the program's memory is such an update, in its place.
-//              The host code runs after the other readers of what it changes,
-//              and updates at the step's end wait for it
+//   host code  what host code must find in the program's memory is such an update, in its place. The host code runs
+//              after the other readers of what it changes, and updates at the step's end wait for it
 //   draws      opaque calls that take random numbers, and host code, keep their order
 //   in place   pointwise work, and what replaces some elements of an operand, may take over the memory of what it reads
 //              last
@@ -25,35 +24,35 @@
 
 namespace stepc {
 
-// What is known of the kernels that will run the Graph; without it, what holds for any good kernel.
+// Facts about the kernels that will run the Graph. Without a fact, what holds for any good kernel is assumed.
 struct KernelFacts {
   // Scratch memory of a node's kernel; none: no node has any.
   std::function<uint64_t(NodeId node)> workspace_bytes = {};
-  // Whether the kernel of the unit that begins with `node` may write `result` over `operand`, a root; none: wherever
+  // Whether the kernel of the unit that begins with `node` may write `result` over `operand`, a root; none: it may if
   // the elements of both move together.
   std::function<bool(NodeId node, TensorId operand, TensorId result)> may_share = {};
-  // Whether the kernel of the unit that begins with `node` leaves `result` in memory that it asked for, so that it
-  // cannot be made in the program's; none: no kernel does.
+  // Whether the kernel of the unit that begins with `node` leaves `result` in memory that it allocates, so that the
+  // result cannot be made in the program's memory; none: no kernel does.
   std::function<bool(NodeId node, TensorId result)> brings_memory = {};
-  // Whether `result` is written with the strides of input number `input`; none: of contiguous and of
-  // channels-last inputs, where kernels that read them write so too.
+  // Whether `result` has the strides of input number `input`; none: it has them for contiguous and channels-last
+  // inputs, because kernels that read such inputs write the same layout.
   std::function<bool(TensorId result, uint32_t input)> lies_as = {};
-  // By node: a view that has to be copied (a reshape of strided memory); empty: none.
+  // By node: a view that must be copied (a reshape of strided memory); empty: none.
   std::vector<bool> copied_views = {};
 };
 
 struct GraphMemory {
   OrderProblem problem;
   std::vector<std::vector<NodeId>> nodes_of;  // by unit, in program order
-  std::vector<TensorId> tensor_of;            // by value: the tensor that the memory is named after
-  std::vector<uint32_t> input_of;             // by value: the graph input in whose memory it lies; kNone: in its own
-  std::vector<uint32_t> value_of;  // by tensor: in whose memory it is; kNone: an input's, or never outside a kernel
+  std::vector<TensorId> tensor_of;            // by value: the tensor that names the memory
+  std::vector<uint32_t> input_of;  // by value: the graph input whose memory holds it; kNone: it has memory of its own
+  std::vector<uint32_t> value_of;  // by tensor: whose memory holds it; kNone: an input's, or only inside a kernel
 };
 
-// Throws UserError where something is read that host code has changed by then.
+// Throws UserError if something is read after host code has changed it.
 GraphMemory graph_memory(const Graph& graph, const KernelFacts& kernels = {});
 
-// What the inputs of a kind take in the program's memory.
+// The bytes of the inputs of a kind in the program's memory.
 uint64_t bytes_of_inputs(const Graph& graph, InputKind kind);
 uint64_t bytes_of_inputs(const Graph& graph);  // of all kinds
 

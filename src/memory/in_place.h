@@ -1,4 +1,4 @@
-// Which memory a tensor is in, and which results may be written over which operands. Internal to memory/.
+// The memory of each tensor, and the results that may be written over operands. Internal to memory/.
 #pragma once
 
 #include <vector>
@@ -7,18 +7,18 @@
 
 namespace stepc::memory {
 
-// By tensor: the tensor in whose memory it is (itself, or through views another one), and whether it is all of that in
-// the same order of bytes.
+// By tensor: the tensor whose memory holds it (itself, or another one through views), and whether it covers that memory
+// in the same order of bytes.
 struct Roots {
   std::vector<TensorId> root;
   std::vector<bool> whole;
   [[nodiscard]] TensorId operator[](TensorId id) const { return root[id.index()]; }
 };
-// `copied`: views that have memory of their own, by node; empty: none.
+// `copied`: views with memory of their own, by node; empty: none.
 Roots roots_of(const Graph& graph, const std::vector<bool>& copied = {});
 
-// Element i of `result` is made from element i of `operand` and from single values, and of `operand` nothing else is
-// read; or the result is the operand with some elements replaced.
+// A pair in which element i of `result` is made from element i of `operand` and from single values, and nothing else of
+// `operand` is read; or the result is the operand with some elements replaced.
 struct InPlace {
   TensorId operand;  // a root
   TensorId result;

@@ -34,24 +34,25 @@ struct LayoutProblem {
 };
 
 struct Layout {
-  std::vector<uint64_t> offsets;  // one an interval; 0 for an interval of zero bytes
+  std::vector<uint64_t> offsets;  // one for each interval; 0 for an interval of zero bytes
   uint64_t bytes = 0;             // size of the arena
-  std::string_view algorithm;     // who found it, for reports
+  std::string_view algorithm;     // that found the layout, for reports
 };
 
 // The largest sum of live bytes, each size rounded up to the alignment: no layout is smaller.
 uint64_t lower_bound(const LayoutProblem& problem);
 
-// The best layout of all algorithms, improved while it is above the lower bound and work is left. Throws UserError when
-// the sizes together exceed 8 EiB, InternalError for an empty lifetime or an alignment that is not a power of two.
+// The best layout of all algorithms, improved while it is above the lower bound and the work limit is not reached.
+// Throws UserError if the sizes together exceed 8 EiB, InternalError for an empty lifetime or an alignment that is not
+// a power of two.
 Layout plan_layout(const LayoutProblem& problem);
 
-// One way to lay out: place the intervals one after the other, each at the lowest or tightest gap that is free for its
-// whole lifetime. They differ in the order.
+// An algorithm places the intervals one after the other, each in the lowest or the tightest gap that is free for its
+// whole lifetime. Algorithms differ in the order.
 std::vector<std::string_view> layout_algorithms();
 Layout layout_with(std::string_view algorithm, const LayoutProblem& problem);
 
-// Throws InternalError when two conflicting intervals overlap, an offset is misaligned or an interval leaves the arena.
+// Throws InternalError if two conflicting intervals overlap, an offset is misaligned or an interval leaves the arena.
 void verify_layout(const LayoutProblem& problem, const Layout& layout);
 
 }  // namespace stepc

@@ -1,5 +1,5 @@
-// The arena while a layout is being made: everything placed so far, and where the next interval fits.
-// Internal to memory/.
+// The arena while a layout is made: everything placed so far, and the free place for the next interval. Internal to
+// memory/.
 #pragma once
 
 #include <array>
@@ -16,15 +16,15 @@ enum class Fit {
   kTightest,  // the smallest gap that is large enough, the lowest of those
 };
 
-// Placed spans sorted by offset, kept in chunks so that an insertion moves little. place() reads them all in offset
+// Placed spans sorted by offset, kept in chunks so that an insertion moves little. place() reads all of them in offset
 // order: a linear scan of packed times, which at 10,000 spans is faster than any tree and has no bad case. Few of them
-// conflict, so blocks of which none does are passed over with vector compares alone.
+// conflict, so vector compares skip blocks without a conflict.
 class Placement {
  public:
   // Places the span and returns its offset.
   uint64_t place(const Span& span, Fit fit);
   [[nodiscard]] uint64_t bytes() const { return bytes_; }
-  // Spans looked at so far: the unit in which work is bounded.
+  // Spans inspected so far: the unit in which work is bounded.
   [[nodiscard]] uint64_t work() const { return work_; }
 
  private:

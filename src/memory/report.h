@@ -1,5 +1,5 @@
-// Where a planned step's bytes go, as data, as a table and as a picture: what is live at the peak, by owner, and over
-// time, by class. Pure functions of a plan; nothing has to have run.
+// The use of a planned step's bytes, as data, as a table and as a picture: the live bytes at the peak, by owner, and
+// over time, by class. Pure functions of a plan; nothing needs to have run.
 #pragma once
 
 #include <array>
@@ -14,8 +14,8 @@
 
 namespace stepc {
 
-// Inputs are in the program's memory all the time, the other classes in the arena. Activations are what the forward
-// pass makes, temporaries what the backward pass and the update make beside gradients of parameters.
+// Inputs are in the program's memory for the whole step, the other classes in the arena. Activations are made by the
+// forward pass; temporaries by the backward pass and the update, without the parameters' gradients.
 enum class ByteClass : uint8_t {
   kParameters,
   kOptimizerState,
@@ -35,32 +35,32 @@ struct ModuleBytes {
   uint64_t bytes = 0;
 };
 
-// Tensors that one op makes in one phase, and workspaces of what runs at the peak.
+// Tensors that one op makes in one phase, or workspaces of what runs at the peak.
 struct OpBytes {
   std::string what;    // "forward matmul", "workspace of backward put_add"
-  std::string module;  // of the largest
+  std::string module;  // of the largest one
   size_t count = 0;
   uint64_t bytes = 0;
 };
 
 struct MemoryReport {
-  std::array<uint64_t, kByteClasses> at_peak = {};           // by class
-  uint64_t peak_bytes = 0;                                   // their sum: the program's memory and the live bytes
-  uint64_t arena_bytes = 0;                                  // what the live bytes need once they have addresses
-  size_t peak_step = 0;                                      // the position in the order
-  std::string peak_op;                                       // "matmul"
-  std::string peak_node;                                     // what runs there: "backward matmul in 'layers.0.mlp'"
-  std::vector<ModuleBytes> activations;                      // live at the peak, largest first
-  std::vector<OpBytes> allocated;                            // in the arena at the peak, largest first
+  std::array<uint64_t, kByteClasses> at_peak = {};  // by class
+  uint64_t peak_bytes = 0;                          // their sum: the program's memory and the live bytes
+  uint64_t arena_bytes = 0;                         // the arena for the live bytes
+  size_t peak_step = 0;                             // the position in the order
+  std::string peak_op;                              // "matmul"
+  std::string peak_node;                            // the node at the peak: "backward matmul in 'layers.0.mlp'"
+  std::vector<ModuleBytes> activations;             // live at the peak, largest first
+  std::vector<OpBytes> allocated;                   // in the arena at the peak, largest first
   std::vector<std::array<uint64_t, kByteClasses>> timeline;  // by position in the order: live while the unit runs
 };
 
-// `order`: in which the units run; `arena_bytes`: of its layout.
+// `order`: of the units. `arena_bytes`: of its layout.
 MemoryReport memory_report(const Graph& graph, const GraphMemory& memory, const UnitOrder& order, uint64_t arena_bytes);
 
-// A line a class, then the largest modules' activations, at most `modules`.
+// One line for each class, then the activations of the largest modules, at most `modules`.
 std::string to_text(const MemoryReport& report, size_t modules = 10);
-// What allocates most of the arena at the peak, in one line, at most `ops`:
+// The ops that allocate most of the arena at the peak, in one line, at most `ops`:
 // "workspace of backward put_add 294.5 MiB in 'embeddings', 24 of forward matmul 96.0 MiB, the largest in 'layers.0'".
 std::string allocated_text(const MemoryReport& report, size_t ops = 3);
 

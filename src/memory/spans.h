@@ -1,4 +1,4 @@
-// Intervals made ready for placement, and the orders in which the greedy algorithms place them. Internal to memory/.
+// Intervals prepared for placement, and the orders in which the greedy algorithms place them. Internal to memory/.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Pass: a free function from Graph to Graph in a file of its own. The runner alone times, dumps and verifies; a pass
+// Pass: a free function from Graph to Graph in a file of its own. Only the runner times, dumps and verifies; a pass
 // neither logs nor checks itself.
 #pragma once
 
@@ -16,25 +16,25 @@
 
 namespace stepc {
 
-// What a Graph may contain. kCaptured: every op. kCore: no composites, only core ops and opaque nodes. kFused: groups
-// too, each of them one kernel, or one call for matmuls.
+// What a Graph may contain. kCaptured: every op. kCore: only core ops and opaque nodes, no composites. kFused: also
+// groups, each of them one kernel, or one call for matmuls.
 enum class Stage : uint8_t { kCaptured, kCore, kFused };
 std::string_view name_of(Stage stage);
-// verify_ops() and what the stage allows; InternalError names the node.
+// verify_ops() and the rules of the stage; throws InternalError that names the node.
 void verify_stage(const Graph& graph, Stage stage);
 
-// What a person chooses, and what the machine has. A pass that it does not concern changes nothing, or does not look.
+// What a person chooses, and what the machine has. A pass without use for a setting ignores it.
 struct PassSettings {
   MatmulRule matmuls;
-  std::optional<RecomputeOptions> recompute;  // none: nothing is computed twice
+  std::optional<RecomputeOptions> recompute;  // none: nothing is recomputed
   Strategy strategy = {};                     // no mesh: one device
-  bool is_for_gpu = false;                    // whose exchanges reduce on the way
+  bool is_for_gpu = false;                    // a GPU, whose exchanges also reduce
 };
 
 struct Pass {
   std::string_view name;
   Graph (*run)(Graph graph, const PassSettings& settings);
-  Stage in, out;              // what it takes, which the runner checks, and what it gives
+  Stage in, out;              // the stages before it, which the runner checks, and after it
   std::string_view what;      // one sentence
   std::string_view why_here;  // the order constraint
 };
@@ -46,7 +46,7 @@ const Pass* find_pass(std::string_view name);
 struct PassRun {
   std::string_view name;
   double seconds = 0;
-  size_t nodes = 0;  // afterwards
+  size_t nodes = 0;  // after the pass
   bool changed = false;
 };
 
@@ -55,18 +55,18 @@ struct RunOptions {
   std::vector<std::string> only = {};     // names, in the order to run them; empty: all, as in the table
   std::vector<std::string> without = {};  // names to leave out
   PassSettings settings = {};
-  std::function<void(std::string_view pass, const Graph& graph)> after = nullptr;  // to dump
+  std::function<void(std::string_view pass, const Graph& graph)> after = nullptr;  // for dumps
 };
 struct RunResult {
   Graph graph;
   std::vector<PassRun> runs;
 };
-// Throws UserError for a name that no pass has.
+// Throws UserError for an unknown name.
 RunResult run_passes(Graph graph, const RunOptions& options = {});
-// A line a pass: time, nodes left, whether anything changed.
+// One line for each pass: time, remaining nodes, and whether anything changed.
 std::string to_text(const std::vector<PassRun>& runs);
 
-// docs/passes.md.
+// The text of docs/passes.md.
 std::string passes_page();
 
 }  // namespace stepc

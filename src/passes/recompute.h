@@ -1,7 +1,7 @@
-// recompute: what the forward pass keeps for the backward pass alone is recomputed there where that is worth its bytes.
-// The cheapest goes first: pointwise chains, then reductions and normalisations, attention, matmuls last; of each kind
-// the most bytes for the least time by the cost model. Draws of a stream are recomputed as the same numbers; opaque
-// calls are never repeated. The meaning stays, bit by bit.
+// recompute: recomputes in the backward pass what the forward pass keeps only for it, if that is worth its bytes. The
+// cheapest come first: pointwise chains, then reductions and normalisations, attention, matmuls last; among one kind,
+// those with the most bytes for the least time by the cost model. Draws of a stream give the same numbers again; opaque
+// calls are never repeated. All results keep their bits.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@
 
 namespace stepc {
 
-// Choices that were fused for one budget are there for the next: who asks for the same graph with several budgets, one
-// after the other, gives the same looks. They take memory: about a graph each.
+// Choices that were fused for one budget, kept for the next: a caller that asks for the same graph with several
+// budgets, one after the other, passes the same looks. Each takes about the memory of a graph.
 class RecomputeLooks {
  public:
   RecomputeLooks();
@@ -32,15 +32,15 @@ class RecomputeLooks {
 };
 
 struct RecomputeOptions {
-  // The peak of live bytes to come down to, the program's own memory (parameters, state, batch) not counted. None: as
-  // low as `most_extra` of the step's time goes.
+  // The target for the peak of live bytes, without the program's own memory (parameters, state, batch). None: as low as
+  // `most_extra` of the step's time allows.
   std::optional<uint64_t> budget_bytes;
-  // Of a graph of few layers that stands for one of many: for each that it has, so many that it has not. What those
-  // keep for the backward pass is counted in all peaks.
+  // For a graph of few layers that stands for one of many: the number of missing layers for each layer that it has. All
+  // peaks include what the missing ones keep for the backward pass.
   double more_layers = 0;
   double most_extra = 0.08;  // without a budget
   Target target = {};
-  MatmulRule matmuls = {};  // as fuse() will be given
+  MatmulRule matmuls = {};  // the rule that fuse() will get
   std::shared_ptr<RecomputeLooks> looks = {};
   std::vector<bool> never =
       {};  // by node: runs once, whatever it costs to keep what it makes; none: each may run twice
@@ -48,13 +48,13 @@ struct RecomputeOptions {
 
 struct RecomputeResult {
   Graph graph;
-  uint64_t peak_before = 0;  // fused, in the best of the orders that were looked at
+  uint64_t peak_before = 0;  // fused, in the best order that was tried
   uint64_t peak_after = 0;   // never above peak_before
-  size_t nodes = 0;          // that run twice
-  size_t looks = 0;          // choices that were fused and ordered to see their peak
-  double step_seconds = 0;   // as priced, before
+  size_t nodes = 0;          // nodes that run twice
+  size_t looks = 0;          // choices that were fused and ordered to find their peak
+  double step_seconds = 0;   // predicted, before recomputation
   double extra_seconds = 0;
-  std::string why_not;  // empty: the budget, if there is one, is met
+  std::string why_not;  // empty: the budget, if any, is met
 };
 
 RecomputeResult recompute(Graph graph, const RecomputeOptions& options = {});

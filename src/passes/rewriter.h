@@ -1,5 +1,5 @@
-// Rewriter: what every pass is made of. Walks an old Graph in order and builds the new one: keep a node, or build
-// something else and say which new tensor stands for the old one.
+// Rewriter: the base of every pass. Walks an old Graph in order and builds the new one: keeps a node, or builds
+// something else and names the new tensor that replaces the old one.
 //
 //   Rewriter r(graph);
 //   for (const Node& node : graph.nodes) {
@@ -17,24 +17,24 @@ namespace stepc {
 
 class Rewriter {
  public:
-  // `old` outlives the rewriter. Inputs are taken over, those for which `drop` is true left out.
+  // `old` must outlive the rewriter. Copies the inputs, without those for which `drop` is true.
   explicit Rewriter(const Graph& old, const std::vector<bool>& drop = {});
 
   // The new tensor that stands for an old one.
   TensorId operator[](TensorId old) const;
   [[nodiscard]] std::vector<TensorId> inputs_of(const Node& node) const;
 
-  // The node as it is, on the new tensors; gives its new outputs.
+  // Copies the node unchanged, on the new tensors; returns its new outputs.
   const std::vector<TensorId>& keep(const Node& node);
-  // The new tensor has the old one's type.
+  // The new tensor must have the old one's type.
   void replace(TensorId old, TensorId now);
   void replace(const std::vector<TensorId>& old, const std::vector<TensorId>& now);
 
-  // For building: nodes get the source of the node at hand, which keep() and at() set.
+  // For building: new nodes get the source of the present node, which keep() and at() set.
   GraphBuilder& b() { return builder_; }
   void at(const Node& node) { builder_.set_source(node.source); }
 
-  // With the old outputs on the new tensors.
+  // Adds the old outputs, on the new tensors.
   Graph finish();
 
  private:

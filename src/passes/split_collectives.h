@@ -1,7 +1,8 @@
-// split_collectives: makes of each exchange its beginning and a wait, so that what needs neither its results nor the
-// memory of its operands may run between. What is reduced is first sent to where it is reduced: of a reduce_scatter an
-// all_to_all and a sum of the parts, of an all_reduce that and an all_gather of the sums. The sums are made in the
-// order of ranks, in f32 where the type is narrower: the bits are those of the blocking exchange.
+// split_collectives: splits each exchange into its beginning and a wait, so that nodes that need neither its results
+// nor its operands' memory may run between them. Data that is reduced is first sent to the rank that reduces it: a
+// reduce_scatter becomes an all_to_all and a sum of the parts; an all_reduce becomes these two and an all_gather of the
+// sums. Sums are made in the order of ranks, in f32 if the type is narrower, so the bits are those of the blocking
+// exchange.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +11,11 @@
 
 namespace stepc {
 
-// `reduces_on_the_way`: on the devices the exchange itself reduces, as NCCL does: a reduce_scatter stays one, and an
-// all_reduce is that and an all_gather.
+// `reduces_on_the_way`: exchanges of these devices reduce, as NCCL's do: a reduce_scatter stays one, and an all_reduce
+// becomes a reduce_scatter and an all_gather.
 //
-// What stays as it is: an exchange of fewer than `least_bytes`, one that reduces by max or min, and an all_reduce of
-// what has not a part for each rank.
+// Unchanged: an exchange of fewer than `least_bytes`, a reduction by max or min, and an all_reduce whose operand does
+// not have a part for each rank.
 Graph split_collectives(const Graph& graph, uint64_t least_bytes, bool reduces_on_the_way = false);
 
 }  // namespace stepc

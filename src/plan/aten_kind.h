@@ -1,4 +1,4 @@
-// What the time of a call goes by, for pricing it.
+// What the time of a call depends on, for its price.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace stepc {
 
-// What an ATen call's time goes by; kElementwise: its streams.
+// What an ATen call's time depends on; kElementwise: on its streams.
 enum class AtenKind : uint8_t {
   kElementwise,
   kMatmul,
@@ -27,7 +27,7 @@ enum class AtenKind : uint8_t {
   kLoss,  // a linear layer with its cross-entropy
 };
 
-// "aten::mm" of "aten::mm.out".
+// "aten::mm" for "aten::mm.out".
 std::string_view base_name(std::string_view op);
 AtenKind kind_of_row(const OpDef& row);
 AtenKind kind_of_call(std::string_view op);

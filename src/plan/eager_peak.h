@@ -1,4 +1,4 @@
-// What the step itself takes where eager runs it, beside the program's own tensors.
+// The memory of the step in eager mode, beside the program's own tensors.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace stepc {
 
-// The largest sum of live bytes that the recorded calls reached. Of a step that was never run, whose allocations nobody
-// knows: what its tensors take at least, workspaces apart.
+// The largest sum of live bytes that the recorded calls reached. For a step that was never run, whose allocations are
+// unknown: the least that its tensors take, without workspaces.
 uint64_t eager_peak_bytes(const Trace& trace);
 
 }  // namespace stepc

@@ -1,5 +1,5 @@
-// overlap(): puts the exchanges of a rank's planned step beside its computation. What each unit takes, simulate() says
-// of the plan as it is; memory/order/overlap_order.h finds the order.
+// overlap(): moves the exchanges of a rank's planned step beside its computation. simulate() gives the time of each
+// unit in the present plan; memory/order/overlap_order.h finds the order.
 #pragma once
 
 #include <optional>
@@ -9,11 +9,11 @@
 namespace stepc {
 
 struct Overlapped {
-  std::optional<PlannedGraph> planned;  // nothing: no order takes less time within the memory
-  uint64_t missing_bytes = 0;           // that an order which takes less time would need beside them; 0: there is none
+  std::optional<PlannedGraph> planned;  // none: no order takes less time within the memory
+  uint64_t missing_bytes = 0;           // that a faster order would need in addition; 0: there is no faster order
 };
 
-// The step anew in an order in which exchanges go on beside other kernels, and in which it takes less time and at most
+// Plans the step again, in an order in which exchanges run beside other kernels, and which takes less time and at most
 // `most_bytes`, as Schedule::peak_bytes() counts them. `planned` has waits (passes/split_collectives.h).
 Overlapped overlapped(const PlannedGraph& planned, const PlanGraphOptions& options, uint64_t most_bytes);
 

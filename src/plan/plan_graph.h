@@ -1,5 +1,5 @@
-// From a captured step to its Schedule: the passes, a kernel for everything, and what is tried where that takes more
-// memory than it may. Plain data in and out: the same for a step that is about to run and for the text of one.
+// From a captured step to its Schedule: the passes, a kernel for every node, and further attempts if the plan takes too
+// much memory. Plain data in and out: the same for a step that will run and for the text of a step.
 #pragma once
 
 #include <cstdint>
@@ -18,27 +18,27 @@
 namespace stepc {
 
 struct PlanGraphOptions {
-  // Whose features and threads the kernels are chosen for. Its rates count for a budget "auto", which weighs
-  // recomputation against time, and for Context::kByPrice; all else is the same whatever was measured, so a step has
-  // the same text everywhere.
+  // Kernels are chosen for its features and threads. Its rates count only for a budget "auto", which weighs
+  // recomputation against time, and for Context::kByPrice. Everything else is independent of measurements, so a step
+  // has the same text everywhere.
   Target target = {};
   MemoryBudget budget = {};
-  // How they run (verified, dumped, some left out). Of their settings the strategy is the caller's, and the Schedule is
-  // then a rank's; the others are made here.
+  // How the passes run (verified, dumped, some left out). Of their settings the strategy is the caller's, and the
+  // Schedule is then one rank's; plan_graph() makes the others.
   RunOptions passes = {};
-  // For who plans the same step for several budgets (passes/recompute.h).
+  // For callers that plan the same step for several budgets (passes/recompute.h).
   std::shared_ptr<RecomputeLooks> looks = {};
-  // Plans a fused Graph. An engine measures workspaces that nobody knows; elsewhere the rule stands for them.
+  // Plans a fused Graph. An engine measures unknown workspaces; other callers estimate them by the rule.
   std::function<GraphSchedule(const Graph& graph, const GraphScheduleOptions& options)> schedule = schedule_graph;
 };
 
-// What a plan will take, by simulate().
+// The predicted cost of a plan, by simulate().
 struct PlanCost {
   double seconds = 0;
   uint64_t peak_bytes = 0;  // of the Schedule
   bool operator==(const PlanCost&) const = default;
 };
-// Of MemoryBudget::Kind::kAuto: the plan, beside the one that there is without a budget.
+// For MemoryBudget::Kind::kAuto: the plan, beside the plan without a budget.
 struct AutoBudget {
   PlanCost chosen, without;
 };
@@ -47,22 +47,22 @@ struct PlannedGraph {
   Graph graph;  // fused
   GraphScheduleOptions options;
   GraphSchedule plan;
-  std::vector<PassRun> passes = {};  // that were run, of every attempt
+  std::vector<PassRun> passes = {};  // all passes that ran, in every attempt
   std::optional<AutoBudget> weighed = {};
-  Context context = Context::kGather;  // of the strategy, or what was chosen
+  Context context = Context::kGather;  // the strategy's, or the chosen one
 };
 
-// `captured` as functionalise() leaves it. `trace`: what it was made of, which must outlive the result; without one
-// (nullptr), and for a rank's part of it, nothing is known of eager's memory, and only a budget bounds the plan. A plan
-// that takes more than its budget, or than eager took, is planned anew: recomputation is asked for less, matmuls leave
-// out their packing; the smallest is returned. A rank keeps what it gathers (Strategy::keeps) where a budget of bytes
-// has room for it without recomputation. Throws UserError for a step that no Schedule can run.
+// `captured`: the result of functionalise(). `trace`: its source, which must outlive the result. Without a trace
+// (nullptr), and for a rank's part of it, eager's memory is unknown, and only a budget bounds the plan. A plan that
+// takes more than its budget, or than eager took, is planned again, with a smaller target for recomputation and with
+// matmuls that leave out their packing; the smallest plan is returned. A rank keeps what it gathers (Strategy::keeps)
+// if a budget of bytes has room for it without recomputation. Throws UserError for a step that no Schedule can run.
 PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGraphOptions& options);
 
-// The step of one rank of the strategy's mesh as core ops, before anything is decided about its memory: what is cut
-// into functions (passes/stages). `captured` as functionalise() leaves it.
+// One rank's step of the strategy's mesh as core ops, before memory is decided: it is what gets cut into functions
+// (passes/stages). `captured`: the result of functionalise().
 Graph rank_graph(const Graph& captured, const Strategy& strategy);
-// The passes that are left out where such a function is planned: the whole step has been through them.
+// The passes that planning such a function leaves out: the whole step has been through them.
 const std::vector<std::string>& done_to_functions();
 
 }  // namespace stepc

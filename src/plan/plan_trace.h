@@ -6,10 +6,10 @@
 
 namespace stepc {
 
-// One instruction a recorded call, each with its work: the arithmetic of the ops that it is (none where the step is no
-// Graph: a call without a row in the op table is its traffic alone, or what a rule says of it), and the traffic of what
-// it is given and leaves. `threads`: the intra-op thread count that the step was recorded with. `features`: of a GPU
-// that these calls would run on.
+// One instruction for each recorded call, with its work: the arithmetic of its ops and the traffic of its operands and
+// results. There is no arithmetic if the step is not a Graph; a call without a row in the op table has its traffic
+// only, or the work that a rule states. `threads`: the intra-op thread count of the recording. `features`: of the GPU
+// on which these calls would run.
 Schedule plan_trace(const Trace& trace, int threads, const Features& features = {});
 
 }  // namespace stepc

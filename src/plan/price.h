@@ -1,5 +1,5 @@
-// What one instruction of a Schedule will take on a Target, without running it: its arithmetic, at the rate
-// of its kind and size. The simulator says where its memory traffic comes from, which goes on top.
+// The predicted time of one instruction of a Schedule on a Target, without running it: its arithmetic, at the rate of
+// its kind and size. The simulator adds the time of its memory traffic, by the distance of the data.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,8 @@
 
 namespace stepc {
 
-// What a prediction is right or wrong about together; rows of the tables that compare it with a measurement.
+// Classes of work whose predictions are right or wrong together: the rows of the tables that compare predictions with
+// measurements.
 enum class WorkClass : uint8_t {
   kMatmulBlocked,
   kMatmulLibrary,
@@ -25,14 +26,14 @@ enum class WorkClass : uint8_t {
   kLoss,
   kGenerated,
   kConvolution,
-  kElementwise,  // ATen calls with no row below: arithmetic on streams
+  kElementwise,  // ATen calls without a row below: arithmetic on streams
   kReduction,
   kNorm,
   kScatter,
   kDraw,
   kStrided,     // across strides: transposed copies
-  kOwn,         // the program's own operators, by what it says of them
-  kCollective,  // what the ranks of a mesh do together
+  kOwn,         // the program's own operators, by their rules
+  kCollective,  // what the ranks of a mesh compute together
   kHost,        // guards, numbers of host code, seeds; the program's own code is not priced
 };
 inline constexpr size_t kWorkClasses = static_cast<size_t>(WorkClass::kHost) + 1;
@@ -40,22 +41,22 @@ std::string_view name_of(WorkClass work);
 
 struct Price {
   WorkClass work = WorkClass::kHost;
-  double compute_seconds = 0;  // with its operands at hand; its traffic comes on top
-  double call_seconds = 0;     // before it begins, and between its threads
+  double compute_seconds = 0;  // with its operands at hand; traffic is added
+  double call_seconds = 0;     // before the kernel begins, and between its threads
   size_t link = 0;             // of a collective: the level of links that its compute_seconds load most
 };
 
-// Prices the instructions of one Schedule on one Target; holds what the Schedule's programs cost. Borrows both.
+// Prices the instructions of one Schedule on one Target; caches the prices of the Schedule's programs. Borrows both.
 class Pricer {
  public:
   Pricer(const Schedule& schedule, const Target& target);
   Pricer(const Pricer&) = delete;
   Pricer& operator=(const Pricer&) = delete;
-  // Before the first instruction: the program's tensors are bound.
+  // The time before the first instruction, in which the program's tensors are bound.
   [[nodiscard]] double bind_seconds() const;
   [[nodiscard]] Price price(const Instruction& instruction) const;
-  // What a core does and what it waits for hardly overlap (Treibig, Hager: Introducing a performance model for
-  // bandwidth-limited loop kernels, 2009); on a GPU some warps compute while others wait.
+  // A core's computation and its waiting hardly overlap (Treibig, Hager: Introducing a performance model for
+  // bandwidth-limited loop kernels, 2009), so the times are added. On a GPU some warps compute while others wait.
   [[nodiscard]] double seconds_of(const Price& price, double traffic_seconds) const;
 
  private:
@@ -93,17 +94,17 @@ class Pricer {
   std::map<std::pair<std::string_view, DType>, const CallRate*> calls_;
 };
 
-// What a call of LibTorch's is given and makes, each element once.
+// The bytes of the operands and results of a LibTorch call, each element once.
 double bytes_of_call(const Schedule& schedule, const Instruction& instruction);
-// So many calls take as long: a list goes to the kernel tensor by tensor.
+// The number of kernel calls in the instruction: a list goes to the kernel tensor by tensor.
 double calls_of(const Instruction& instruction);
-// Of what it makes, as rates of calls know types: bf16, or f32 for all others.
+// The dtype of the results in the tables of call rates: bf16, or f32 for all others.
 DType dtype_of_call(const Schedule& schedule, const Instruction& instruction);
 
-// What a collective of a Schedule sends, without its time; nullopt: another instruction.
+// What a collective of a Schedule sends, without its time; nullopt for another instruction.
 std::optional<Communication> communication_of(const Schedule& schedule, const Instruction& instruction);
 
-// What a window shows, each element once: a dimension of stride 0 repeats them.
+// The elements that a window shows, each once: a dimension of stride 0 repeats them.
 double elements_shown(const Shape& sizes, const Shape& strides);
 double bytes_shown(const Operand& operand);
 

@@ -1,6 +1,6 @@
-// search(): how a captured step is best spread over a cluster, and why. Every way of cutting the devices into a mesh,
-// of zero and of micro-batches is planned as a run's step is, and the simulator says what it takes. Plain data in and
-// out: neither the model's weights nor a device is needed.
+// search(): the best way to spread a captured step over a cluster, with reasons. Every mesh of the devices, with every
+// zero and every count of micro-batches, is planned as a run's step is, and the simulator gives its time. Plain data in
+// and out: needs neither the model's weights nor a device.
 #pragma once
 
 #include <array>
@@ -18,53 +18,53 @@
 
 namespace stepc {
 
-// A part of a step as it was captured, before anything splits it: the whole step, or a micro-batch and the update.
+// A part of a captured step before partitioning: the whole step, or a micro-batch and the update.
 struct SearchPart {
   std::string name;
-  int64_t times = 1;  // in a step
-  Graph graph;        // as functionalise() leaves it
+  int64_t times = 1;  // runs in a step
+  Graph graph;        // the result of functionalise()
 };
 
 // A step as functions, in micro-batches and stages.
 struct StepCut {
-  std::vector<Graph> before;  // of sums that micro-batches need before they begin, what each adds
+  std::vector<Graph> before;  // functions of sums that micro-batches need before they begin, and what each adds
   StageCut micro_batch, update;
 };
 
 struct Candidate;
 
-// A model of equal layers. What its layers share is planned once: the step is planned with kShallow and kDeep layers,
-// and what a further layer adds is taken for each of the others.
+// A model of equal layers. Work that its layers share is planned once: the step is planned with kShallow and kDeep
+// layers, and the difference of one layer is added for each of the other layers.
 struct SearchModel {
   int64_t layers = 1;
   int64_t heads = 1;        // that tp can split
   int64_t tokens = 1;       // of a row
   int64_t rows = 1;         // of a step, over all devices
-  int64_t most_stages = 1;  // of a pipeline, which begin with layers
-  // The step of a model with so many layers whose micro-batches, all devices' together, have `rows` rows.
+  int64_t most_stages = 1;  // of a pipeline; each begins with a layer
+  // The step of a model with this many layers, whose micro-batches have `rows` rows on all devices together.
   std::function<std::vector<SearchPart>(int64_t layers, int64_t rows, int64_t micro_batches)> capture;
-  // Of a step that is captured in one piece, a model of one layer: how a run would cut it for a way of several
-  // micro-batches or stages. `strategy`: of the mesh without stages; it learns how parameters lie. `recompute`: what
-  // stages keep for their backward passes is recomputed so; nullptr: it is kept. UserError for a step that cannot be
-  // cut so.
+  // For a step that is captured as a whole, a model of one layer: how a run would cut the step for a way of several
+  // micro-batches or stages. `strategy`: of the mesh without stages; receives the shardings of the parameters.
+  // `recompute`: how stages recompute what their backward passes need; nullptr: they keep it. Throws UserError for a
+  // step that cannot be cut in this way.
   std::function<StepCut(const Candidate& way, Strategy& strategy, const RecomputeOptions* recompute)> cut = {};
 };
 inline constexpr int64_t kShallow = 1, kDeep = 2;
 
-// What is not to be chosen; nullopt: is searched.
+// The fixed choices; nullopt: searched.
 struct SearchPins {
   std::optional<int64_t> pp = {}, dp_replicate = {}, dp_shard = {}, cp = {}, tp = {};
   std::optional<int64_t> zero = {};
   std::optional<int64_t> micro_batches = {};
   std::string order = "1f1b";  // of a pipeline's passes (plan/stages/stage_order.h)
-  int64_t chunks = 1;          // its stages on a rank
-  Strategy base = {};          // what else a strategy says
+  int64_t chunks = 1;          // stages of the pipeline on a rank
+  Strategy base = {};          // the rest of the strategy
 };
-int64_t chunks_of(const SearchPins& pins);  // a pipeline's stages on a rank: those of its order, if that says
+int64_t chunks_of(const SearchPins& pins);  // stages of a pipeline on a rank; the order may fix their number
 
 struct Candidate {
   int64_t pp = 1, dp_replicate = 1, dp_shard = 1, cp = 1, tp = 1;
-  int zero = 0;  // 0 where dp_shard is 1
+  int zero = 0;  // 0 if dp_shard is 1
   int64_t micro_batches = 1;
   bool operator==(const Candidate&) const = default;
 };
@@ -72,7 +72,7 @@ struct Candidate {
 std::string to_text(const Candidate& candidate);
 Strategy strategy_of(const Candidate& candidate, const Strategy& base);
 
-// A kind of strategy, as people name them.
+// A kind of strategy, by its usual name.
 enum class Family : uint8_t {
   kOneDevice,
   kReplicated,
@@ -88,51 +88,51 @@ std::string_view name_of(Family family);  // "data parallel (dp_replicate)"
 Family family_of(const Candidate& candidate);
 
 enum class Verdict : uint8_t {
-  kPlanned,     // it fits
-  kNotFaster,   // a bound says so: not planned to its end
-  kDoesNotFit,  // planned, and too large also with recomputation
-  kTooLarge,    // what it holds between steps is too large: not planned
-  kImpossible,  // the step cannot be split so
+  kPlanned,     // planned, and it fits
+  kNotFaster,   // by a bound; not planned to the end
+  kDoesNotFit,  // planned, and too large even with recomputation
+  kTooLarge,    // its memory between steps is too large; not planned
+  kImpossible,  // the step cannot be split in this way
 };
 
 struct Outcome {
   Candidate candidate;
   Verdict verdict = Verdict::kNotFaster;
-  double least_seconds = 0;     // no plan takes less
-  uint64_t least_bytes = 0;     // nor holds less
-  double seconds = 0;           // of a step; of what was planned, as all below
+  double least_seconds = 0;     // lower bound of the time of every plan
+  uint64_t least_bytes = 0;     // lower bound of the memory of every plan
+  double seconds = 0;           // of a step; this and all below: of the plan
   double exchange_seconds = 0;  // of these, in collectives
-  double exposed_seconds = 0;   // and of these, while nothing else runs
-  double waiting_seconds = 0;   // that a pipeline's ranks wait for each other, on average
-  uint64_t state_bytes = 0;     // parameters, gradients that are held, optimizer state, buffers
-  uint64_t step_bytes = 0;      // all else at the step's peak
-  bool recomputes = false;      // to fit
-  double roomy_seconds = 0;     // of a step with as much memory as it likes: `roomy_bytes`
+  double exposed_seconds = 0;   // of these, while nothing else runs
+  double waiting_seconds = 0;   // in which a pipeline's ranks wait for each other, on average
+  uint64_t state_bytes = 0;     // parameters, held gradients, optimizer state, buffers
+  uint64_t step_bytes = 0;      // all other bytes at the step's peak
+  bool recomputes = false;      // in order to fit
+  double roomy_seconds = 0;     // of a step with as much memory as it can use: `roomy_bytes`
   uint64_t roomy_bytes = 0;
-  std::string why = {};  // of what is not there
+  std::string why = {};  // the reason for missing numbers
   [[nodiscard]] uint64_t bytes() const { return state_bytes + step_bytes; }
 };
 
 struct SearchResult {
-  std::vector<Outcome> outcomes;  // what was planned and fits first, the fastest first; then all else
+  std::vector<Outcome> outcomes;  // planned ways that fit, the fastest first; then all others
   size_t planned = 0;             // Schedules made
-  double seconds = 0;             // that the search took
+  double seconds = 0;             // of the search
   [[nodiscard]] size_t count(Verdict verdict) const;
-  // The fastest that fits; nullptr: nothing does.
+  // The fastest way that fits; nullptr if nothing fits.
   [[nodiscard]] const Outcome* best() const;
 };
 
 struct SearchOptions {
   SearchPins pins = {};
-  size_t top = 5;              // so many of the best are told from each other
-  bool is_exhaustive = false;  // nothing is left out by a bound
+  size_t top = 5;              // the number of best ways whose order is certain
+  bool is_exhaustive = false;  // no bound excludes a way
   std::function<void(size_t done, size_t all)> progress = {};
 };
 
-// The ways that there are, in one order. UserError for pins that contradict each other, the devices or the batch.
+// All possible ways, in one order. Throws UserError for pins that contradict each other, the devices or the batch.
 std::vector<Candidate> candidates(const SearchModel& model, const Cluster& cluster, const SearchPins& pins);
 
-// UserError where there is no way at all.
+// Throws UserError if no way is possible.
 SearchResult search(const SearchModel& model, const Cluster& cluster, const SearchOptions& options);
 
 }  // namespace stepc

@@ -1,4 +1,4 @@
-// What the planned parts of a step take, and how a model of few layers says what one of many takes. Internal to
+// The cost of the planned parts of a step, and the extrapolation from a model of few layers to one of many. Internal to
 // search().
 #pragma once
 
@@ -11,25 +11,25 @@
 
 namespace stepc {
 
-// A quantity of a model, or of a stage, with kShallow and kDeep layers, for one with more.
+// A quantity of a model, or of a stage, extrapolated from kShallow and kDeep layers to more layers.
 double of_depth(double shallow, double deep, int64_t layers);
 uint64_t bytes_of_depth(double shallow, double deep, int64_t layers);
 
-// What the plan of a part takes, of one depth.
+// The cost of a part's plan, at one depth.
 struct Taken {
   double seconds = 0, exchange_seconds = 0, exposed_seconds = 0;
   double compute_seconds = 0;                               // all but exchanges
-  double pass_seconds = 0;                                  // of these, forward and backward
+  double pass_seconds = 0;                                  // of these, forward and backward passes
   double input_bytes = 0, state_bytes = 0, step_bytes = 0;  // the program's tensors; of these, those between steps
-  double arena_bytes = 0;                                   // of the step's, all but what it returns
-  double kept_bytes = 0;  // of the step's, what all layers together keep for the backward pass
+  double arena_bytes = 0;                                   // of the step's bytes, all but its results
+  double kept_bytes = 0;  // of the step's bytes, what all layers together keep for the backward pass
 };
 
-// A part as planned, and its tensors between steps.
+// A planned part, and its tensors between steps.
 struct PartPlan {
   Taken taken;
   StepState state;
-  std::map<std::string, Sharding> parameters;  // how they lie
+  std::map<std::string, Sharding> parameters;  // their shardings
   Context context = Context::kGather;
 };
 PartPlan plan_part(const Graph& captured, const PlanGraphOptions& options);

@@ -1,4 +1,4 @@
-// What a program has of its tensors between steps: parameters, gradients that are held, optimizer state, buffers.
+// A program's tensors between steps: parameters, held gradients, optimizer state, buffers.
 #pragma once
 
 #include <map>
@@ -9,7 +9,7 @@
 
 namespace stepc {
 
-// Bytes by tensor. Several parts of a step share some: merge() counts these once.
+// Bytes by tensor. Parts of a step share some tensors: merge() counts these once.
 using StepState = std::map<std::pair<InputKind, std::string>, uint64_t>;
 StepState state_of(const Graph& graph);
 uint64_t bytes_of(const StepState& state);

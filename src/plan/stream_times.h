@@ -1,5 +1,5 @@
-// stream_times(): when tasks on streams begin and end, where exchanges that go on at the same time share a link. A pure
-// function of plain numbers.
+// stream_times(): the begin and end of tasks on streams, where simultaneous exchanges share a link. A pure function of
+// plain numbers.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +12,9 @@ namespace stepc {
 
 struct StreamTask {
   uint32_t stream = 0;
-  double seconds = 0;                // alone
-  std::optional<size_t> after = {};  // begins once that earlier task, of another stream, has ended too
-  // Of an exchange: the link that it loads most, and the share of its seconds in which it does.
+  double seconds = 0;                // when it runs alone
+  std::optional<size_t> after = {};  // begins after this earlier task of another stream has ended as well
+  // For an exchange: the link that it loads most, and the share of its seconds in which it loads that link.
   std::optional<size_t> link = {};
   double link_share = 0;
 };
@@ -24,14 +24,14 @@ struct StreamTime {
   bool operator==(const StreamTime&) const = default;
 };
 
-// Each task begins at `begin_seconds` at the earliest, and when the task before it on its stream has ended. Exchanges
-// that load one link at the same time share its rate (processor sharing; Kleinrock: Time-shared systems, 1967): one
-// whose bytes are a share s of its time, beside others with shares that add up to r, takes 1 + s r times as long.
+// Each task begins at `begin_seconds` at the earliest, and after the task before it on its stream. Exchanges that load
+// one link at the same time share its rate (processor sharing; Kleinrock: Time-shared systems, 1967): an exchange that
+// loads the link for a share s of its time, beside others whose shares add up to r, takes 1 + s r times as long.
 //
 //     stream 0   ---- a 2 s ----
 //     stream 1        -- b 1 s --      both on one link, b after 1 s: a ends at 3 s, b at 3 s
 //
-// Times are exact sums of the tasks' seconds where nothing is shared. Results are in the order of `tasks`.
+// Without sharing, times are exact sums of the tasks' seconds. Results are in the order of `tasks`.
 std::vector<StreamTime> stream_times(std::span<const StreamTask> tasks, double begin_seconds);
 
 }  // namespace stepc

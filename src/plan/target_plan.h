@@ -21,18 +21,19 @@ struct TargetPlan {
 
   // The program's tensors and the step's own.
   [[nodiscard]] uint64_t needed_bytes() const { return schedule.needed_bytes(); }
-  // The Schedule, which reads back, and behind it as comments what it takes, by class of work, and what was assumed of
+  // The Schedule, as text that reads back, followed by comments: its cost by class of work, and what was assumed about
   // the machine.
   [[nodiscard]] std::string text() const;
-  // Memory and time alone.
+  // Only memory and time.
   [[nodiscard]] std::string summary() const;
 };
 
-// `as_recorded`: with eager's choices, each call one kernel; else the step as a Graph, fused. Workspaces that only a
-// run would tell go by the rule. Of one device. Throws UserError for a step that no Schedule can run.
+// `as_recorded`: with eager's choices, one kernel for each call; otherwise the step as a Graph, fused. Workspaces that
+// only a run would show are estimated by the rule. For one device. Throws UserError for a step that no Schedule can
+// run.
 TargetPlan plan_for_target(const Trace& trace, const Target& target, bool as_recorded, const MemoryBudget& budget = {});
 
-// "70.1 GiB; NVIDIA H100 80GB has 74.5 GiB", and that it is too little where it is.
+// "70.1 GiB; NVIDIA H100 80GB has 74.5 GiB", and a note if that is too little.
 std::string beside_memory_of(const Target& target, uint64_t bytes);
 
 }  // namespace stepc

@@ -1,5 +1,5 @@
-// Which calls add up in an order that no two runs share: a GPU's kernels that add with atomic operations. A step with
-// such a call does not come to the same bits twice, so its replays are compared with eager within rounding.
+// Finds calls that add in an order that differs from run to run: a GPU's kernels with atomic additions. A step with
+// such a call is not reproducible bit by bit, so its replays are compared with eager within rounding.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace stepc {
 
-// The first such call of the trace: the name of its operator. Empty: there is none, and the step repeats its bits.
-// `deterministic`: torch.use_deterministic_algorithms() is on, under which no kernel adds so.
+// The operator of the first such call in the trace. Empty: there is none, and the step is reproducible bit by bit.
+// `deterministic`: torch.use_deterministic_algorithms() is on, so no kernel adds in this way.
 std::string adds_in_any_order(const Trace& trace, bool deterministic);
 
 }  // namespace stepc

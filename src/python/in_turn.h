@@ -1,5 +1,5 @@
-// One call at a time of all steps of the process: a recording marks, and a verification restores, whatever the step
-// reaches, and another thread's step may use the same objects.
+// Serialises the calls of all steps of the process: a recording marks, and a verification restores, everything that the
+// step reaches, and another thread's step may use the same objects.
 #pragma once
 
 #include <mutex>
@@ -13,7 +13,7 @@ inline std::recursive_mutex& turns() {
   return mutex;
 }
 
-// Taken without the GIL, which the one that runs needs.
+// Takes the lock without the GIL, because the running call needs the GIL.
 template <class Part>
 auto in_turn(const Part& part) {
   const pybind11::gil_scoped_release released;

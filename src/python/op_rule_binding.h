@@ -7,7 +7,7 @@
 
 namespace stepc {
 
-// Those that the program has given by now.
+// The rules that the program has given so far.
 OpRules given_op_rules();
 
 void bind_op_rules(pybind11::module_& module);

@@ -18,7 +18,7 @@ namespace stepc {
 
 namespace py = pybind11;
 
-// Where a tensor stands: container[name], container.name for an object.
+// The place of a tensor: container[name], or container.name for an object.
 struct Slot {
   enum class Kind : uint8_t { kDict, kSequence, kCell, kAttribute };
   Owner owner = Owner::kCaptured;
@@ -28,37 +28,37 @@ struct Slot {
   py::object name;
 };
 
-// What must not have changed since the program was looked at (stepc/watch/reads.py).
+// A value that must be unchanged since the last look at the program (stepc/watch/reads.py).
 struct Witness {
   enum class How : uint8_t {
-    kItem,      // what stands at container[name]: numbers and texts by value, else the same object
-    kLength,    // how many elements the container has
-    kContents,  // all that it holds, in order
-    kType,      // of the container
+    kItem,      // the value at container[name]: numbers and texts by value, others by identity
+    kLength,    // the number of elements in the container
+    kContents,  // all elements, in order
+    kType,      // the type of the container
     kWeak,      // as kItem, and `expected` is a weak reference
-    kKind,      // the type of what stands at container[name]
+    kKind,      // the type of the value at container[name]
   };
   How how = How::kItem;
   py::object name;
   py::object expected;
 };
 
-// The witnesses of one container. One that has the version that it had when they last held needs no look.
+// The witnesses of one container. A container with the version at which they last held needs no comparison.
 struct WatchedContainer {
   py::object container;
   Slot::Kind kind = Slot::Kind::kDict;
-  PyObject* dict = nullptr;  // the container, or a class's own
-  // What tells a version; nullptr: nothing does.
+  PyObject* dict = nullptr;  // the container, or a class's own dict
+  // The version of the dict; nullptr: it has none.
   const uint64_t* dict_version = nullptr;
   PyTypeObject* type = nullptr;
-  uint64_t version = 0;  // 0: they are looked at
+  uint64_t version = 0;  // 0: they are compared
   std::vector<Witness> witnesses;
 };
 
 class PythonProgram final : public Program {
  public:
-  // `scout` is a stepc.scout.Scout: it looks at the program's structure when that has changed, and runs what must be
-  // run in Python.
+  // `scout` is a stepc.scout.Scout: it looks at the program's structure after changes, and runs the code that must run
+  // in Python.
   explicit PythonProgram(py::object scout);
   ~PythonProgram() override;
 
@@ -94,13 +94,13 @@ class PythonProgram final : public Program {
   std::string why_unwatched() const override;
   void settle(bool all) override;
 
-  // For Python's garbage collector, which sees no other owners: everything of Python's that is held, and letting it go.
+  // For Python's garbage collector: traverse() visits all Python objects that are held, clear() releases them.
   int traverse(visitproc visit, void* arg) const;
   void clear();
 
  private:
   std::optional<HostNumbers> numbers_by(const char* method, const std::string& key, double count) const;
-  // By methods of the scout.
+  // These call methods of the scout.
   std::shared_ptr<void> saved_by(const char* method);
   void restore(const char* method, const std::shared_ptr<void>& state);
 
@@ -112,15 +112,15 @@ class PythonProgram final : public Program {
   py::object scout_;
   std::vector<Slot> slots_;
   std::vector<WatchedContainer> watched_;
-  py::object absent_;                // stands for nothing where something might stand
-  py::object contents_of_;           // a container's contents, where C++ does not know it
-  std::vector<py::object> flagged_;  // the __dict__ of every module: `training` is read there
+  py::object absent_;                // stands for a missing value
+  py::object contents_of_;           // gives a container's contents if C++ cannot read them
+  std::vector<py::object> flagged_;  // the __dict__ of every module, where `training` is read
   std::vector<OwnedKey> keys_;       // parameters, as many gradients, then the other slots
   size_t parameters_ = 0;
   std::vector<std::pair<std::string, at::Generator>> generators_;
   std::map<std::string, py::object> updates_;    // by event: a stepc.watch.updates.Update
-  std::map<std::string, std::string> settings_;  // Python values that decide about the structure, in words
-  std::map<std::string, std::string> reads_;     // Python values that are not what the step read at first, in words
+  std::map<std::string, std::string> settings_;  // Python values that decide the structure, in words
+  std::map<std::string, std::string> reads_;     // Python values that differ from what the step first read, in words
   uint64_t structure_ = 0;
   std::set<std::string> beside_model_;  // buffers that their module does not save
   std::string unfit_;
@@ -128,7 +128,7 @@ class PythonProgram final : public Program {
   bool is_traced_ = false;  // the step's own code runs at every call
 };
 
-// For the class of an object with a program(): Python's garbage collector sees the program behind it.
+// For the class of an object with a program(): lets Python's garbage collector see the program behind it.
 template <class Owner>
 py::custom_type_setup collected() {
   return py::custom_type_setup([](PyHeapTypeObject* heap_type) {

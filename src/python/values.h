@@ -18,16 +18,16 @@ namespace py = pybind11;
 Arg number_of(const py::handle& number);
 py::object object_of(const Arg& number);
 
-// In lists None stands for a tensor that is not there.
+// In lists None stands for an undefined tensor.
 std::vector<at::Tensor> tensors_of(const py::list& list);
 py::list list_of(const std::vector<at::Tensor>& tensors);
 
-// A stepc.Config.
+// Converts a stepc.Config.
 Config config_of(const py::object& chosen);
-// With a dict of stepc/ranks.py, or None.
+// The same with a dict of stepc/ranks.py, or None.
 Config config_on(const py::object& chosen, const py::object& parallel);
 
-// Config.elastic. What is not among its keys stays as it is.
+// Config.elastic. Values that are not among the dict's keys are unchanged.
 Parallel::Elastic elastic_of(const py::dict& chosen);
 
 py::dict dict_of(const Stats& stats);

@@ -1,8 +1,8 @@
-// Where the planned bytes of a step lie. ArenaPlace: all of them, for one run.
+// The memory of a step's planned bytes. ArenaPlace: all of it, for one run.
 //
-// Arena: one stretch of address space that holds every planned byte of a step. It grows in place and never moves, so
+// Arena: one range of address space that holds every planned byte of a step. It grows in place and never moves, so
 // tensors may point into it for the life of the process. All plans that a thread runs share one arena: its size is the
-// largest of them, not their sum.
+// largest of theirs, not their sum.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +15,16 @@ namespace stepc {
 
 class Arena {
  public:
-  // Reserves address space (no memory yet). Throws UserError when the process may not.
+  // Reserves address space (no memory yet). Throws UserError if the process may not reserve any.
   Arena();
   ~Arena() = delete;  // arenas are pooled for the life of the process
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // Makes the first `bytes` usable. Throws UserError when the reserved address space is too small.
+  // Makes the first `bytes` usable. Throws UserError if the reserved address space is too small.
   void grow_to(uint64_t bytes);
 
-  // Gives the pages back to the system; they come back, empty, when they are used.
+  // Gives the pages back to the system. They come back, empty, when they are used.
   void release();
 
   [[nodiscard]] std::byte* base() const { return base_; }
@@ -36,7 +36,7 @@ class Arena {
   uint64_t bytes_ = 0;
 };
 
-// Below `device_begin` a plan's offsets are in the host's memory, from there on in a device's.
+// Offsets of a plan below `device_begin` lie in the host's memory, all others in a device's.
 struct ArenaPlace {
   std::byte* host = nullptr;
   std::byte* device = nullptr;
@@ -47,8 +47,8 @@ struct ArenaPlace {
   bool operator==(const ArenaPlace&) const = default;
 };
 
-// The same of a device's memory, for the length of a run: taken from the device's own allocator, as a tensor, by the
-// runs of one stream in turn. It moves when it grows. Throws UserError when the device has not got as much.
+// An arena in a device's memory, for the length of a run. The device's own allocator provides it, as a tensor, and the
+// runs of one stream use it in turn. It moves when it grows. Throws UserError if the device lacks the memory.
 class DeviceArenaLease {
  public:
   DeviceArenaLease(const c10::Device& device, uint64_t bytes);
@@ -62,11 +62,11 @@ class DeviceArenaLease {
   at::Tensor memory_;
 };
 
-// Those of this thread that no run has taken give their pages back: something else needs memory between two steps.
+// Idle arenas of this thread give their pages back: something else needs memory between two steps.
 void release_idle_arenas();
 
-// An arena for the length of a run. A thread gets the same one again and again, and a second one only while the first
-// is taken by a run that is paused. When a thread ends, its arenas go to the next thread that asks.
+// An arena for the length of a run. A thread gets the same one again and again, and a second one only while a paused
+// run holds the first. When a thread ends, its arenas go to the next thread that asks.
 class ArenaLease {
  public:
   ArenaLease();

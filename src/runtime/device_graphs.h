@@ -1,7 +1,7 @@
-// DeviceGraphs: stretches of a Schedule's instructions that its device runs at one launch, without the host between
-// them. Each is recorded in a run that then makes its calls one by one, after runs in which its kernels have been made
-// ready, and launched from the next run on while what it works on lies where it lay. What is no part of a stretch runs
-// call by call: what the host reads, supplies or keeps, and what reads a batch, which lies elsewhere at every step.
+// DeviceGraphs: ranges of a Schedule's instructions that its device runs at one launch, without the host between them.
+// After runs in which the kernels of a range are prepared, one run records the range and then makes its calls one by
+// one; later runs launch the recording as long as its operands keep their addresses. All other instructions run call by
+// call: those that the host reads, supplies or keeps, and those that read a batch, whose address changes at every step.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace stepc {
 
 class DeviceGraphs {
  public:
-  // Both outlive this.
+  // Both must outlive this object.
   DeviceGraphs(const Schedule& schedule, const BoundOperands& operands);
 
   void begin_run() {
@@ -25,11 +25,12 @@ class DeviceGraphs {
     launches_ = 0;
     recorded_before_ = recorded_;
   }
-  // One past the last instruction that has run by this; `index` itself: none has, the caller runs it.
+  // Returns one past the last instruction that this call has run; `index` itself if it ran none, and the caller then
+  // runs that instruction.
   size_t run(size_t index, const std::function<void(size_t)>& run_instruction);
-  // In the run at hand.
+  // In the present run.
   [[nodiscard]] uint64_t launches() const { return launches_; }
-  // In all runs, and in all before the run at hand: that many it may have launched.
+  // In all runs, and in all runs before the present one: the present run may have launched those.
   [[nodiscard]] uint64_t recorded() const { return recorded_; }
   [[nodiscard]] uint64_t recorded_before() const { return recorded_before_; }
 
@@ -37,7 +38,7 @@ class DeviceGraphs {
   struct Stretch {
     size_t begin = 0, end = 0;
     std::vector<OperandId> operands;
-    std::vector<const void*> addresses;  // of those, as recorded
+    std::vector<const void*> addresses;  // of these operands, as recorded
     std::unique_ptr<DeviceGraph> graph;
     int recordings = 0;
     bool is_refused = false;
@@ -51,7 +52,7 @@ class DeviceGraphs {
   const Schedule& schedule_;
   const BoundOperands& operands_;
   std::vector<Stretch> stretches_;
-  std::vector<int32_t> stretch_at_;  // by the instruction that begins it; -1: none does
+  std::vector<int32_t> stretch_at_;  // by the instruction that begins it; -1: none begins there
   uint64_t runs_ = 0;
   uint64_t launches_ = 0;
   uint64_t recorded_ = 0, recorded_before_ = 0;

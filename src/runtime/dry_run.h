@@ -1,8 +1,8 @@
-// A dry run of a Schedule: what it writes to the program's tensors is shown and taken back, piece by piece. Of a buffer
-// that the program owns the bytes are kept from the first instruction that writes to it to the last one that uses it,
-// so no copy of all that a step changes is ever there; and where one instruction makes new contents of large buffers,
-// as updates do, only those of a stretch of their elements. What is kept longer lies in the arena where that is free
-// meanwhile.
+// A dry run of a Schedule: what it writes to the program's tensors is shown and undone, piece by piece. The old bytes
+// of a buffer of the program are kept from the first instruction that writes to the buffer to the last one that uses
+// it, so no copy of everything that a step changes exists at one time. If one instruction makes new contents of large
+// buffers, as updates do, only the bytes of a stretch of their elements are kept. Bytes that are kept longer lie in a
+// free part of the arena.
 #pragma once
 
 #include <functional>
@@ -19,16 +19,17 @@ namespace stepc {
 class BoundKernel;
 struct RunState;
 
-// The number of the schedule's input, and the tensor as the step leaves it: its elements from `first` on, in a row
-// where they are not all of them; what is before that has been shown. May not allocate through ATen.
+// Receives the number of the schedule's input and the tensor as the step leaves it: its elements from `first` on, as
+// one dimension if they are not all. Earlier elements were shown before. May not allocate through ATen.
 using ShowWritten = std::function<void(size_t input, const at::Tensor& left, int64_t first)>;
 
 class DryRun {
  public:
-  // All must outlive this; the program's tensors are bound. `kernels`: by instruction, those that have one.
+  // All arguments must outlive this object; the program's tensors are bound. `kernels`: by instruction; nullptr without
+  // a kernel.
   DryRun(const Schedule& schedule, const BoundOperands& operands, const std::vector<const BoundKernel*>& kernels,
          ShowWritten show);
-  // Puts back what is left, without showing it.
+  // Restores what is left, without showing it.
   ~DryRun();
   DryRun(const DryRun&) = delete;
   DryRun& operator=(const DryRun&) = delete;
@@ -39,14 +40,14 @@ class DryRun {
 
  private:
   struct Kept {
-    std::vector<size_t> inputs;   // that lie in the buffer and are written
-    std::byte* memory = nullptr;  // of the part that the schedule's operands see
+    std::vector<size_t> inputs;   // inputs that lie in the buffer and are written
+    std::byte* memory = nullptr;  // of the part that the schedule's operands use
     size_t bytes = 0;
-    size_t in_arena = SIZE_MAX;  // where it is kept, if there is room for it
+    size_t in_arena = SIZE_MAX;  // where it is kept, if there is room
     std::unique_ptr<std::byte[]> elsewhere;
     std::byte* before = nullptr;
   };
-  // A result that lies where an input does and is kept a stretch at a time.
+  // A result in the place of an input, kept a stretch at a time.
   struct Stretched {
     size_t write, input;
   };
@@ -61,7 +62,7 @@ class DryRun {
   std::vector<Kept> kept_;                          // by buffer
   std::vector<std::vector<size_t>> begins_, ends_;  // buffers, by instruction
   std::vector<std::vector<Stretched>> stretched_;   // by instruction
-  std::vector<std::byte> before_stretch_;           // of all results that are kept so
+  std::vector<std::byte> before_stretch_;           // of all results that are kept by stretches
 };
 
 }  // namespace stepc

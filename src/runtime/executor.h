@@ -1,6 +1,6 @@
-// Executor: a Schedule with everything bound: kernels, operators, constants, a tensor over the arena for every operand
-// that lies there. Owns those; borrows the program's tensors for the length of a run (parameters and optimizer state
-// stay bound between runs and are bound anew when they move).
+// Executor: a Schedule with everything bound: kernels, operators, constants, and a tensor over the arena for every
+// operand there. Owns these; borrows the program's tensors for the length of a run (parameters and optimizer state stay
+// bound between runs and are bound again when they move).
 #pragma once
 
 #include <functional>
@@ -26,7 +26,7 @@ namespace stepc {
 
 class Ranks;
 
-// A program's slot and the tensor that it gets; undefined: none.
+// A program's slot and the tensor that it gets; undefined: no tensor.
 struct Bound {
   Owner owner = Owner::kGradient;
   std::string key;
@@ -34,19 +34,19 @@ struct Bound {
 };
 
 struct StepResult {
-  std::vector<at::Tensor> outputs;  // own their storage, carry no grad_fn
-  std::vector<Arg> numbers;         // what the step returns beside tensors
+  std::vector<at::Tensor> outputs;  // they own their storage and carry no grad_fn
+  std::vector<Arg> numbers;         // the numbers that the step returns
   std::vector<Bound> rebindings;
   MemoryCounts memory;
-  // Set when the run stopped early, with everything above empty: a guard did not hold, or host code does something
-  // else. What was written until then stays written.
+  // Set if the run stopped early, with all fields above empty: a guard did not hold, or host code does something else.
+  // What was written by then stays written.
   bool missed_guard = false;
-  std::optional<size_t> missed_number;  // of a guard that looks at a number: which,
-  Arg read;                             // and what it was instead; of a pause: the number that the program reads there
-  std::string stopped;                  // why on_event stopped it
-  // Set when the run came to a pause: what the program gets there. resume() or abandon() follows.
+  std::optional<size_t> missed_number;  // the number that the guard compares
+  Arg read;                             // its value now; at a pause: the number that the program reads there
+  std::string stopped;                  // why on_event stopped the run
+  // Set if the run is paused: what the program gets there. resume() or abandon() follows.
   bool paused = false;
-  uint32_t event = 0;  // which
+  uint32_t event = 0;  // of the pause
   std::vector<at::Tensor> given;
 
   [[nodiscard]] bool is_whole() const { return !missed_guard && stopped.empty() && !paused; }
@@ -54,20 +54,21 @@ struct StepResult {
 
 // What a run borrows from the program.
 struct RunInputs {
-  std::vector<at::Tensor> tensors = {};  // one for each of schedule().inputs; what is none of the program's: undefined
-  // One for each of schedule().generators; undefined: the default one is the process's, and others are the step's own.
+  std::vector<at::Tensor> tensors = {};  // one for each of schedule().inputs; undefined if not the program's
+  // One for each of schedule().generators. An undefined one stands for the process's default generator, or for one that
+  // the step makes.
   std::vector<at::Generator> generators = {};
-  // Called at each event with its number and the tensors that it is given; runs the program's host code. Returns why
-  // the run cannot go on, empty if it can.
+  // Called at each event with its number and the tensors that the event gets; runs the program's host code. Returns why
+  // the run cannot continue, empty if it can.
   std::function<std::string(size_t event, const std::vector<at::Tensor>& given)> on_event = nullptr;
-  RunTimes* times = nullptr;   // gets when each instruction ran, if there is one
-  bool tells_autograd = true;  // of what it writes; not where the program has made these calls itself
-  // Sees the results of every instruction as they are made, if there is one. May not allocate through ATen.
+  RunTimes* times = nullptr;   // receives the times of the instructions, if set
+  bool tells_autograd = true;  // of its writes; false if the program has made these calls itself
+  // Sees the results of every instruction right after the instruction, if set. May not allocate through ATen.
   std::function<void(size_t instruction, const at::Tensor& written)> on_written = nullptr;
-  ShowWritten show_written = nullptr;  // set: a dry run. Generators go on as ever, and host code leaves what it leaves
+  ShowWritten show_written = nullptr;  // if set, the run is a dry run. Generators and host code keep their changes
 };
 
-// Programs of the schedule that no code could be generated for.
+// The programs of the schedule for which no code could be generated.
 class RefusedPrograms : public std::runtime_error {
  public:
   explicit RefusedPrograms(std::map<uint32_t, std::string> which)
@@ -77,37 +78,37 @@ class RefusedPrograms : public std::runtime_error {
 
 class Executor {
  public:
-  // Throws RefusedPrograms; UserError when the schedule names an operator that this LibTorch does not have, or is one
-  // rank's of a mesh that `ranks` are not. `kernels`: none for a schedule of ATen calls alone. Of several ranks all
-  // make theirs, and run it, together. `device_graphs`: see runtime/device_graphs.h.
+  // Throws RefusedPrograms. Throws UserError if the schedule names an operator that this LibTorch lacks, or is one
+  // rank's of another mesh than that of `ranks`. `kernels`: none for a schedule of ATen calls only. On several ranks
+  // all make their executors together and run them together. `device_graphs`: see runtime/device_graphs.h.
   Executor(Schedule schedule, KernelSources* kernels, std::shared_ptr<Ranks> ranks = nullptr,
            bool device_graphs = false);
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // Whether the program's tensors, one for each of schedule().inputs, are what this was made for: element types, sizes,
-  // strides, and which of them share memory. Returns why not, empty if they are.
+  // Compares the program's tensors, one for each of schedule().inputs, with those that the executor was made for:
+  // element types, sizes, strides, and which of them share memory. Returns the difference, empty if there is none.
   std::string why_not(const std::vector<at::Tensor>& tensors);
 
-  // From now on the trace's `call` is given `number` as its argument `arg`.
+  // From now on the trace's `call` gets `number` as its argument `arg`.
   void supply(CallId call, size_t arg, const c10::IValue& number);
-  // The host has supplied what the schedule cannot take: another integer than the one built in.
+  // The host has supplied a number that the schedule cannot take: an integer other than the constant in it.
   bool is_unfit() const;
 
-  // Runs the step once on the calling thread, in its arena. The tensors must fit. Whatever a kernel throws passes
-  // through with the instruction named; what the step wrote until then stays written, as in eager. After a guard that
-  // missed the generators are what they were.
+  // Runs the step once on the calling thread, in its arena. The tensors must fit. An exception of a kernel passes
+  // through with the instruction's name added; what the step wrote by then stays written, as in eager. After a missed
+  // guard the generators have their states from before the run.
   StepResult run(RunInputs inputs);
-  // Goes on after a pause with what the program came back with; strides are made to fit. Throws UserError when it does
-  // not fit otherwise, and abandons the run then.
+  // Continues after a pause with the tensors of the program; other strides are converted. Throws UserError for tensors
+  // that do not fit in another way, and then abandons the run.
   StepResult resume(std::vector<at::Tensor> incoming);
   void abandon();
   bool is_paused() const;
-  // Launches of a device that were recorded in all runs, and in all before the last, which may have used those.
+  // Device launches recorded in all runs, and in all runs before the last one; the last run may have used the latter.
   uint64_t graphs_recorded() const;
   uint64_t graphs_of_last_run() const;
-  // The instruction that the last run to throw had come to.
+  // The instruction that the last throwing run had reached.
   size_t failed_at() const;
 
   const Schedule& schedule() const;

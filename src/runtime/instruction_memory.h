@@ -1,7 +1,7 @@
-// InstructionMemory: serves what a replayed instruction's ATen calls allocate: what was planned from its place in the
-// arena, or from the system where it outlives the step; everything else from the instruction's scratch memory, first
-// fit, beside which such a place may be asked for again once it is freed; intra-op workers from a slab each. What does
-// not fit comes from the system, and is counted as unplanned.
+// InstructionMemory: serves the allocations of a replayed instruction's ATen calls. A planned allocation gets its place
+// in the arena, or memory of the system if it outlives the step; the place may be requested again after it is freed.
+// All other allocations come from the instruction's scratch memory, first fit, and those of each intra-op worker from a
+// slab. An allocation that does not fit comes from the system and counts as unplanned.
 #pragma once
 
 #include <atomic>
@@ -17,15 +17,15 @@
 
 namespace stepc {
 
-// What one replayed step asked for.
+// The memory that one replayed step asked for.
 struct MemoryCounts {
   uint64_t served = 0;  // allocations answered from the arena
   uint64_t kept = 0;    // planned to outlive the step, taken from the system
   uint64_t kept_bytes = 0;
-  uint64_t unplanned = 0;  // not as planned: taken from the system. Zero in a steady step.
+  uint64_t unplanned = 0;  // not as planned: taken from the system. Zero in a steady step
   uint64_t unplanned_bytes = 0;
-  uint64_t device_graphs = 0;     // launched: the allocations of what they run were served when they were recorded
-  uint64_t arena_peak_bytes = 0;  // one past the last arena byte that was handed out
+  uint64_t device_graphs = 0;     // launched; the allocations inside them were served when they were recorded
+  uint64_t arena_peak_bytes = 0;  // one past the last arena byte that was used
 };
 
 class InstructionMemory final : public AllocationClient {
@@ -34,14 +34,14 @@ class InstructionMemory final : public AllocationClient {
 
   void begin_step(const ArenaPlace& arena);
   void begin(const Instruction& instruction);
-  // Something in the arena ends at this offset.
+  // Notes that something in the arena ends at this offset.
   void note_use(uint64_t end);
   // The next allocation outlives the step.
   void keep_next() { keeps_next_ = true; }
   // The next allocation is a copy for the instruction, which may not take the place of a result of as many bytes.
   void copy_next() { copies_next_ = true; }
   MemoryCounts counts() const;
-  // The most that the instruction at hand has held at once of its scratch memory, and a worker of its own.
+  // The most scratch memory that the present instruction, and one of its workers, has held at one time.
   uint64_t scratch_bytes() const { return scratch_.high_water(); }
   uint64_t worker_scratch_bytes() const;
 
@@ -53,7 +53,7 @@ class InstructionMemory final : public AllocationClient {
   void on_arena_free(void* memory, int worker) override;
 
  private:
-  // Touched by its own worker alone.
+  // Only its own worker uses it.
   struct alignas(64) Slab {
     WorkerSlab blocks;
   };
@@ -67,11 +67,11 @@ class InstructionMemory final : public AllocationClient {
   const int workers_;
   ArenaPlace arena_;
   const Instruction* instruction_ = nullptr;
-  std::vector<bool> taken_;  // of the instruction's planned allocations
+  std::vector<bool> taken_;  // by planned allocation of the instruction
   WorkerSlab scratch_;
   bool keeps_next_ = false;
   bool copies_next_ = false;
-  bool keeps_ = false;  // the allocation that now goes to the system is planned to
+  bool keeps_ = false;  // the allocation that now goes to the system was planned to do so
   std::unique_ptr<Slab[]> slabs_;
   MemoryCounts counts_;
   std::atomic<uint64_t> worker_served_{0};

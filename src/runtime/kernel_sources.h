@@ -1,5 +1,5 @@
-// KernelSources: where the kernels of Schedules come from: the code generator with its cache, the machine's matrix
-// micro-kernels, and what was measured of ATen's. Outlives the Schedules that are bound with it.
+// KernelSources: the sources of a Schedule's kernels: the code generator with its cache, the machine's matrix
+// micro-kernels, and the measured workspaces of ATen's kernels. Must outlive the Schedules that are bound with it.
 #pragma once
 
 #include <filesystem>
@@ -20,19 +20,18 @@ namespace stepc {
 struct KernelSources {
   explicit KernelSources(std::filesystem::path directory)
       : KernelSources(std::move(directory), host_cpu(), probe_micro_kernels()) {}
-  // For less than this machine has.
+  // For a CPU with fewer features than this machine: those that all ranks have.
   KernelSources(std::filesystem::path directory, CpuTarget cpu, const blocked::MicroKernels& kernels)
       : compiler(std::move(cpu), std::move(directory)), micro_kernels(kernels) {}
   KernelCompiler compiler;
   blocked::MicroKernels micro_kernels;
-  // Sees every program before a kernel is made of it; what it throws is why there is none, and its nodes run as ATen
-  // calls.
+  // Sees every program before it becomes a kernel. If it throws, the program gets no kernel, for the thrown reason, and
+  // its nodes run as ATen calls.
   std::function<void(const LoopProgram& program)> before_compile;
-  // Sees every result of the executors that are made from now on, as RunInputs::on_written does. Tests make faults
-  // there.
+  // Sees every result of executors that are made later, as RunInputs::on_written does. Tests make faults there.
   std::function<void(const Instruction& instruction, const at::Tensor& written)> on_written;
   std::mutex measuring;
-  WorkspaceTable workspaces;  // under `measuring`
+  WorkspaceTable workspaces;  // guarded by `measuring`
 };
 
 }  // namespace stepc

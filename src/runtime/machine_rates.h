@@ -1,4 +1,4 @@
-// This machine's matmul rates, measured: what MFU is relative to. Nothing that is compiled depends on them.
+// This machine's matmul rates, measured: MFU is relative to them. Nothing that is compiled depends on them.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ struct MatmulShape {
   int64_t columns = 0;
 };
 
-// Best rate of at::mm over the shapes, in operations a second: each is run a few times, about a tenth of a second in
-// all; those that would take long, on a machine that is slow at this dtype, are left out for a small matmul. The best,
-// so that the MFU relative to it is never flattered by a bad shape.
+// Best rate of at::mm over the shapes, in operations per second. Each shape runs a few times, about a tenth of a second
+// in all. A small matmul runs first; shapes that would take long at its rate, on a machine that is slow at this dtype,
+// are left out. The best rate counts, so that a bad shape never flatters the MFU relative to it.
 double measure_matmul_rate(c10::ScalarType dtype, const std::vector<MatmulShape>& shapes);
 
 }  // namespace stepc

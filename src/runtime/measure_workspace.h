@@ -5,7 +5,7 @@
 
 namespace stepc {
 
-// nullopt: the call refuses zeros.
+// Returns nullopt if the call refuses zeros.
 std::optional<Workspace> measure_workspace(const UnknownWorkspace& call, int threads);
 
 }  // namespace stepc

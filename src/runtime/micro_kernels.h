@@ -1,5 +1,5 @@
-// This machine's micro-kernels: LibTorch's products of blocks (at::native::cpublas::brgemm) and its pool of threads, as
-// the function pointers that the blocked kernels take, and the same as plain data for whoever plans.
+// This machine's micro-kernels: LibTorch's products of blocks (at::native::cpublas::brgemm) and its thread pool, as the
+// function pointers that the blocked kernels take, and as plain data for planning.
 #pragma once
 
 #include "blocked/micro_kernels.h"
@@ -7,7 +7,7 @@
 
 namespace stepc {
 
-// What is there and right; every call gives the same answer.
+// The micro-kernels that exist here and compute right; every call gives the same answer.
 blocked::MicroKernels probe_micro_kernels();
 
 Features features_of(const blocked::MicroKernels& kernels);

@@ -1,4 +1,4 @@
-// RunTimes: when each instruction of one run began and ended. Whoever wants a profile passes one to the run
+// RunTimes: the begin and end of each instruction of one run. A caller that wants a profile passes one to the run
 // (RunInputs::times); without it a run reads no clock.
 #pragma once
 
@@ -11,12 +11,12 @@ namespace stepc {
 
 struct InstructionTime {
   size_t index = 0;                           // an instruction of the Schedule
-  double begin_seconds = 0, end_seconds = 0;  // from the run's begin
+  double begin_seconds = 0, end_seconds = 0;  // from the beginning of the run
 };
 
 class RunTimes {
  public:
-  // A run begins; forgets what was there.
+  // Begins a run and discards earlier times.
   void begin() {
     instructions_.clear();
     begin_ = Clock::now();
@@ -26,7 +26,7 @@ class RunTimes {
   void end() { seconds_ = now(); }
 
   [[nodiscard]] double seconds() const { return seconds_; }
-  [[nodiscard]] const std::vector<InstructionTime>& instructions() const { return instructions_; }  // as they ran
+  [[nodiscard]] const std::vector<InstructionTime>& instructions() const { return instructions_; }  // in order
 
  private:
   Clock::time_point begin_;

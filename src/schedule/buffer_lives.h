@@ -14,7 +14,7 @@ struct BufferLife {
   size_t last_use = 0;
 };
 
-// By buffer, of the instructions alone; `with_outputs`: what the program gets at the end is used behind the last one.
+// Lives by buffer, from the instructions alone. `with_outputs`: the outputs count as uses after the last instruction.
 std::vector<BufferLife> lives_of(const Schedule& schedule, bool with_outputs);
 
 }  // namespace stepc

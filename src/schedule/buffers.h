@@ -1,5 +1,4 @@
-// What both ways to a Schedule share: operands, and the program's tensors with the memory in which they lie. Internal
-// to schedule/.
+// Shared code of both ways to a Schedule: operands, and the program's tensors with their memory. Internal to schedule/.
 #pragma once
 
 #include <map>
@@ -16,14 +15,14 @@ inline OperandId add_operand(Schedule& schedule, Operand operand) {
   return OperandId(schedule.operands.size() - 1);
 }
 
-// An input in memory of its own; `operand`'s buffer is made here.
+// Adds an input in memory of its own; makes the buffer of `operand`.
 OperandId add_input_buffer(Schedule& schedule, InputKind kind, const std::string& key, Operand operand);
 
-// Whether two operands begin at one place in memory: in one buffer, or in buffers of the arena that lie over each
-// other.
+// Whether two operands begin at one place in memory: in one buffer, or in overlapping buffers of the arena.
 bool begin_at_one_place(const Schedule& schedule, OperandId a, OperandId b);
 
-// All externals of a trace but its constants, with one buffer a storage, which `memory` gets by the external's name.
+// Adds all externals of a trace but its constants, with one buffer for each storage. `memory` receives the buffers by
+// the externals' names.
 void add_trace_inputs(Schedule& schedule, const Trace& trace,
                       std::map<std::pair<InputKind, std::string>, BufferId>& memory);
 

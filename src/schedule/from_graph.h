@@ -1,6 +1,6 @@
-// From a fused Graph to its Schedule: a kernel for every node and group, a place for every tensor, and the order in
-// which guards, host code, kernels and copies run. Views become windows, what nobody needs in memory has none, updates
-// are written where they belong.
+// From a fused Graph to its Schedule: a kernel for every node and group, a place for every tensor, and the order of
+// guards, host code, kernels and copies. Views become windows, tensors that need no memory get none, and updates are
+// written to their inputs.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,12 @@ namespace stepc {
 struct GraphScheduleOptions {
   Features features = {};
   int threads = 1;
-  // What the Graph was made of: how the program's tensors look, which host code stands between. None: inputs look as
-  // the Graph says, and there is no host code.
+  // The recorded step of the Graph: the layouts of the program's tensors, and its host code. None: inputs have the
+  // Graph's layouts, and there is no host code.
   const Trace* trace = nullptr;
   WorkspaceTable workspaces = {};
-  std::map<uint32_t, std::string> refused = {};  // groups that no code could be generated for, and why
-  uint64_t most_scratch_bytes = UINT64_MAX;      // of a blocked matmul; the library makes one that wants more
+  std::map<uint32_t, std::string> refused = {};  // groups without generated code, and the reason
+  uint64_t most_scratch_bytes = UINT64_MAX;      // of a blocked matmul; the library computes one that needs more
   bool is_plain = false;  // one ATen call a node; pointwise groups a stretch of the elements at a time
 };
 
@@ -33,17 +33,17 @@ struct GraphSchedule {
   Schedule schedule;
   MemoryReport memory;
   size_t nodes = 0;                       // of the Graph
-  bool narrow = false;                    // it computes, somewhere, in bf16 or f16
-  std::vector<UnknownWorkspace> unknown;  // for which the rule stands in
-  std::vector<uint32_t> group_of;         // by instruction: the Graph's group, UINT32_MAX: none
-  std::vector<NodeId> node_of;            // by instruction: the first node of what it runs; invalid: none
-  std::vector<OperandId> operand_of;      // by tensor of the Graph; invalid: it has no place in memory
-  std::vector<std::string> opaque;      // ATen calls that no op expresses and of which no rule says anything, each once
-  std::vector<std::string> one_by_one;  // groups whose nodes run one by one, and why
+  bool narrow = false;                    // some node computes in bf16 or f16
+  std::vector<UnknownWorkspace> unknown;  // estimated by the rule
+  std::vector<uint32_t> group_of;         // by instruction: the group of the Graph; UINT32_MAX: none
+  std::vector<NodeId> node_of;            // by instruction: the first node that it runs; invalid: none
+  std::vector<OperandId> operand_of;      // by tensor of the Graph; invalid: it is not in memory
+  std::vector<std::string> opaque;        // ATen calls without an op and without a rule, each name once
+  std::vector<std::string> one_by_one;    // groups whose nodes run one by one, and the reason
 };
 
-// Throws UserError for what a Graph's Schedule cannot run: what is read after host code has changed it, a generator's
-// state that is put back for draws by ATen's own.
+// Throws UserError for what a Graph's Schedule cannot run: a read of memory that host code has changed, and a restored
+// generator state for draws by ATen's own kernels.
 GraphSchedule schedule_graph(Graph graph, const GraphScheduleOptions& options);
 
 }  // namespace stepc

@@ -1,5 +1,5 @@
-// From a Trace to its Schedule, for `exact` mode: one instruction a recorded call in its order, views left out, every
-// allocation of every kernel at its place, planned from the recorded lifetimes.
+// From a Trace to its Schedule, for `exact` mode: one instruction for each recorded call, in order, without views.
+// Every allocation of every kernel has a place, planned from the recorded lifetimes.
 #pragma once
 
 #include "ir/trace.h"

@@ -1,5 +1,5 @@
-// The first stage of schedule_graph(): what runs each node and group of a fused Graph, and where views point. Nothing
-// is decided about memory yet. Private to schedule/.
+// The first stage of schedule_graph(): the kernel of each node and group of a fused Graph, and the windows of views.
+// Decides nothing about memory. Private to schedule/.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ struct GraphKernels {
   }
 };
 
-// Takes groups that no kernel runs whole apart. `out` gets their names and the calls whose workspaces nobody knows.
+// Takes groups apart that no kernel runs as a whole. `out` receives their names and the calls with unknown workspaces.
 GraphKernels choose_kernels(Graph graph, const GraphScheduleOptions& options, GraphSchedule& out);
 
 }  // namespace stepc

@@ -12,7 +12,7 @@
 
 namespace stepc {
 
-// Where a tensor that is no window lies.
+// The place of a tensor that is not a window.
 struct Place {
   enum class Kind : uint8_t { kNowhere, kArena, kInput, kOwn };
   Kind kind = Kind::kNowhere;
@@ -24,15 +24,15 @@ struct GraphPlaces {
   GraphMemory graph_memory;
   UnitOrder order;
   Layout layout;
-  uint64_t live_bytes = 0;       // the largest sum: no layout is smaller
+  uint64_t live_bytes = 0;       // the largest sum of live bytes: no layout is smaller
   std::vector<Place> places;     // by tensor
   std::vector<Scratch> scratch;  // by unit
 };
 
-// What the workers of an ATen call take in all.
+// The memory of all workers of an ATen call.
 uint64_t worker_bytes(const GraphKernels::Unit& unit, int threads);
 
-// Units run in the order in which graph_memory() has put them: program order but for what guards need.
+// Keeps the order of units from graph_memory(): program order, except for what guards need.
 GraphPlaces plan_places(const GraphKernels& kernels, int threads);
 
 }  // namespace stepc

@@ -1,5 +1,5 @@
-// The last stage of schedule_graph(): writes the Schedule of a fused Graph whose kernels and places are chosen. Private
-// to schedule/. Borrows everything that it is given; what leaves the step is written in graph_leaving.cpp.
+// The last stage of schedule_graph(): writes the Schedule of a fused Graph with its chosen kernels and places. Private
+// to schedule/. Borrows all arguments; graph_leaving.cpp writes what leaves the step.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace stepc {
 
-// Of exchanges that go on beside the computation: one stream gives them one order.
+// The stream of exchanges that run beside the computation: one stream gives them one order.
 inline constexpr uint32_t kExchangeStream = 1;
 
 class GraphWriter {
@@ -35,7 +35,7 @@ class GraphWriter {
   Instruction& add(Instruction::Kind kind, Source source = {Phase::kUpdate, ""});
   void add_copy(OperandId from, OperandId to, std::string why, Source source = {Phase::kUpdate, ""});
 
-  // ---- what the step begins with
+  // ---- the beginning of the step
   void add_generators(const Trace& trace);
   void add_inputs();
   [[nodiscard]] bool has_dtype(BufferId buffer, DType dtype) const;
@@ -58,9 +58,9 @@ class GraphWriter {
   // ---- guards, host code, and what leaves the step
   struct Leaving {
     TensorId tensor;  // invalid: nothing leaves
-    Shape strides;    // how the program sees it; empty: contiguous
-    ValueId value;    // what it is in the trace
-    OperandId there;  // it has left before
+    Shape strides;    // as the program sees it; empty: contiguous
+    ValueId value;    // in the trace
+    OperandId there;  // the operand that left earlier
   };
   struct Update {
     uint32_t input;
@@ -89,11 +89,11 @@ class GraphWriter {
   GraphSchedule& out_;
   Schedule& s_ = out_.schedule;
   std::vector<OperandId> operand_of_;  // by tensor
-  std::set<BufferId> written_;         // of the program
+  std::set<BufferId> written_;         // buffers of the program
   std::map<std::pair<TensorId, Shape>, OperandId> given_to_host_;
   std::map<std::string, int64_t> places_of_numbers_;  // inputs of the host, by key
-  std::set<TensorId> waited_for_;                     // first results of exchanges that a wait ends
-  std::map<TensorId, uint32_t> marks_;                // of those that go on beside others, by first result
+  std::set<TensorId> waited_for_;                     // first results of exchanges that end with a wait
+  std::map<TensorId, uint32_t> marks_;                // of exchanges that run beside others, by first result
   std::map<std::string, uint32_t> program_places_;    // by text
   std::map<std::string, uint32_t> node_places_;       // by text
 };

@@ -1,5 +1,5 @@
-// Schedule: every decision about a run of a step, as plain data: what runs, in which order, on which memory. Made of a
-// Trace (from_trace.h, `exact`) or of a Graph (from_graph.h, `fast`) and final when it is made. The executor binds and
+// Schedule: every decision about a run of a step, as plain data: the instructions, their order, their memory. Made from
+// a Trace (from_trace.h, `exact`) or a Graph (from_graph.h, `fast`), and final when it is made. The executor binds and
 // runs it, reports print it; neither adds a decision. Needs neither LibTorch nor a code generator.
 //
 //   buffers        what memory there is
@@ -42,14 +42,14 @@ struct Buffer {
   Kind kind = Kind::kArena;
   uint64_t bytes = 0;
   uint64_t offset = 0;  // kArena
-  uint32_t input = 0;   // kInput: the first of Schedule::inputs that lies in it
+  uint32_t input = 0;   // kInput: the first of Schedule::inputs in this buffer
   std::string content;  // kConstant
   Space space = Space::kHost;
   bool operator==(const Buffer&) const = default;
 };
 std::string_view name_of(Buffer::Kind kind);
 
-// Offset and strides count elements; of an input's buffer, from where its storage began when the step was recorded.
+// Offset and strides count elements; in an input's buffer, from the beginning of its storage in the recording.
 struct Operand {
   BufferId buffer;
   DType dtype = DType::kF32;
@@ -59,22 +59,21 @@ struct Operand {
   bool operator==(const Operand&) const = default;
 };
 
-// One of the program's tensors and how it must look; or what stands beside them and is the executor's own: a number of
-// the host's (kScalar), the seed of the step's draws (kRng), where the rank stands on the mesh (kMesh).
+// One of the program's tensors with its required form; or an input that belongs to the executor: a number of the host's
+// (kScalar), the seed of the step's draws (kRng), the rank's position on the mesh (kMesh).
 struct ScheduleInput {
   InputKind kind = InputKind::kCaptured;
   std::string key;
   OperandId operand;
-  bool written = false;             // by the step: autograd is told
-  std::optional<PartOf> part = {};  // of the program's tensor: this rank's
+  bool written = false;             // by the step: its version counter is bumped
+  std::optional<PartOf> part = {};  // the part of the program's tensor that this rank has
   bool operator==(const ScheduleInput&) const = default;
 };
 inline bool is_of_program(InputKind kind) {
   return kind != InputKind::kScalar && kind != InputKind::kRng && kind != InputKind::kMesh;
 }
 
-// What an ATen call takes from the allocator, in the order in which it asks: a place in the arena, or memory that
-// outlives the step.
+// One allocation of an ATen call, in the call's order: a place in the arena, or memory that outlives the step.
 struct PlannedAllocation {
   uint64_t bytes = 0;
   uint64_t offset = 0;
@@ -83,7 +82,7 @@ struct PlannedAllocation {
   bool operator==(const PlannedAllocation&) const = default;
 };
 
-// A stretch of the arena that one instruction has to itself.
+// A range of the arena that only one instruction uses.
 struct Scratch {
   uint64_t offset = 0;
   uint64_t bytes = 0;
@@ -92,62 +91,63 @@ struct Scratch {
 
 struct Instruction {
   enum class Kind : uint8_t {
-    kGenerated,      // `program` on the reads, then the writes
-    kNodes,          // `nodes` as ATen calls, one a node, on a stretch of the elements at a time (node_calls.h)
-    kMatmul,         // the blocked matmul, as `matmul` says
+    kGenerated,      // runs `program` on the reads, then the writes
+    kNodes,          // runs `nodes` as ATen calls, one a node, on a stretch of the elements at a time (node_calls.h)
+    kMatmul,         // the blocked matmul that `matmul` describes
     kAttention,      // the blocked attention: `op` is its row of the op table
     kLoss,           // the blocked linear layer with its cross-entropy
     kOp,             // a row of the op table as ATen calls
     kAten,           // an ATen call
-    kCopy,           // reads[0] to writes[0], whatever their strides
-    kGuard,          // what was read must be as expected, or this is not the program's step
-    kEvent,          // host code of the program runs, is given the reads and changes the writes, the program's memory
-    kPause,          // the program gets the reads, and comes back later with the writes
-    kSeed,           // a number of `generator` seeds the step's draws from it
-    kSaveGenerator,  // `state` becomes `generator`'s
-    kLoadGenerator,  // and back
-    kCollective,     // a row of the op table that the ranks do together
-    kWait,           // its stream goes on once `mark` is reached; of a collective: reads its results, then its operands
+    kCopy,           // copies reads[0] to writes[0], between any strides
+    kGuard,          // compares a read value with the expected one; a difference means another step of the program
+    kEvent,          // host code of the program gets the reads and changes the writes, which are the program's memory
+    kPause,          // the program gets the reads, and returns later with the writes
+    kSeed,           // seeds the step's draws with a number of `generator`
+    kSaveGenerator,  // copies the generator's state to `state`
+    kLoadGenerator,  // copies `state` to the generator
+    kCollective,     // a row of the op table that the ranks compute together
+    kWait,           // its stream waits for `mark`; for a collective's: reads its results, then its operands
     kRecord,         // its stream reaches `mark`
-    // Places kept; nothing makes or runs these yet.
+    // Reserved; nothing makes or runs these yet.
     kSend,
     kReceive,
     kCall,
   };
   Kind kind = Kind::kOp;
-  std::string op;  // a row of the op table, an ATen call, or the ops that a kernel is made of
+  std::string op;  // a row of the op table, an ATen call, or the ops in a kernel
   std::vector<OperandId> reads, writes;
   Attrs attrs;
-  std::optional<AtenCall> aten;  // kAten: value k of its arguments is read k, of its results write k
+  std::optional<AtenCall> aten;  // kAten: value k among its arguments is read k, among its results write k
   uint32_t program = kNoProgram;
-  std::optional<uint32_t> nodes;  // kNodes: of Schedule::nodes; reads are its inputs, writes its outputs
+  std::optional<uint32_t> nodes;  // kNodes: index of Schedule::nodes; reads are its inputs, writes its outputs
   std::optional<MatmulCall> matmul;
-  // Among the numbers that the step reads on the host: which one a call gives, or a guard looks at. A guard without
-  // looks at reads[0], a single bool that must be true.
+  // The index, among the numbers that the step reads on the host, of the number that a call gives or a guard compares.
+  // A guard without it compares reads[0], a single bool that must be true.
   std::optional<uint32_t> number;
   Arg expected;        // kGuard with a number
-  uint32_t event = 0;  // kEvent, kPause: of the trace's
-  // kEvent that gives numbers alone: they are handed on there, behind a guard, not before the run.
+  uint32_t event = 0;  // kEvent, kPause: of the trace
+  // kEvent that supplies only numbers: it passes them on at its place, behind a guard, not before the run.
   bool in_place = false;
   uint32_t generator = 0, state = 0;
   std::vector<PlannedAllocation> allocations;
   Scratch scratch;         // of the thread that runs the step
-  Scratch worker_scratch;  // of its intra-op workers: so many bytes each, one after the other
+  Scratch worker_scratch;  // of its intra-op workers: this many bytes for each, one after the other
   uint32_t stream = 0;
-  std::optional<uint32_t> mark;  // kWait, kRecord, and a collective that a wait ends
-  CallId call;                   // of the trace, where it is one
+  std::optional<uint32_t> mark;  // kWait, kRecord, and a collective that ends with a wait
+  CallId call;                   // of the trace, if it is one of its calls
   Source source;
   Work work;
-  std::string why;  // this and no other kernel
+  std::string why;  // the reason for this kernel
   bool operator==(const Instruction&) const = default;
 };
 std::string_view name_of(Instruction::Kind kind);
 
 // What the program gets at the end.
-//   kReturn   a tensor of its own; none: an undefined one
-//   kRebind   what it finds in a slot (a gradient, an attribute); none: nothing
-//   kNumber   a number: a constant, one that was read on the host (`value` is a ReadNumber whose `read` counts those),
-//             or the only element of an operand
+//   kReturn   a tensor of its own; without operand: an undefined one
+//   kRebind   the tensor of a slot (a gradient, an attribute); without operand: none
+//   kNumber   a number: a constant, one that was read on the host (`value` is a ReadNumber with its index in `read`),
+//   or
+//             the only element of an operand
 struct ScheduleOutput {
   enum class Kind : uint8_t { kReturn, kRebind, kNumber };
   Kind kind = Kind::kReturn;
@@ -159,33 +159,33 @@ struct ScheduleOutput {
   bool operator==(const ScheduleOutput&) const = default;
 };
 
-// Where a number goes that host code supplies as argument `arg` of the trace's `call`.
+// The target of a number that host code supplies as argument `arg` of the trace's `call`.
 struct HostNumber {
   CallId call;
   uint32_t arg = 0;
-  std::optional<uint32_t> instruction;  // into its argument `arg`
-  std::vector<uint32_t> inputs;         // or into these inputs; a list has several
-  std::optional<int64_t> integer;       // or nowhere: it is built in
+  std::optional<uint32_t> instruction;  // its argument `arg` is set
+  std::vector<uint32_t> inputs;         // or these inputs are set; a list has several
+  std::optional<int64_t> integer;       // or nothing: it is a constant of the Schedule
   bool operator==(const HostNumber&) const = default;
 };
 
 struct Schedule {
   Features features;
-  int threads = 1;  // that run the step, the leader included
-  Mesh mesh = {};   // whose ranks all run this; of one device: no axes
+  int threads = 1;  // run the step, with the leading one
+  Mesh mesh = {};   // all its ranks run this Schedule; of one device: no axes
   std::vector<Buffer> buffers;
   std::vector<Operand> operands;
   std::vector<ScheduleInput> inputs;
   std::vector<LoopProgram> programs;
   std::vector<Graph> nodes;             // flat_nodes()
   std::vector<std::string> generators;  // keys; 0 is the process's default generator
-  std::vector<std::string> states;      // of generators: bytes, or empty for one that the run saves
+  std::vector<std::string> states;      // of generators: bytes; empty: the run saves it
   std::vector<Instruction> instructions;
   std::vector<ScheduleOutput> outputs;
   std::vector<HostNumber> host_numbers;
-  uint32_t numbers = 0;       // that the step reads on the host
-  std::string device;         // "cuda:0"; empty: all is the host's memory
-  uint64_t device_begin = 0;  // with a device: what lies in the arena from here on is its memory
+  uint32_t numbers = 0;       // read on the host by the step
+  std::string device;         // "cuda:0"; empty: all memory is the host's
+  uint64_t device_begin = 0;  // with a device: the arena's memory from this offset on is the device's
   uint64_t arena_bytes = 0;
   uint64_t live_lower_bound_bytes = 0;  // largest sum of live planned bytes: no arena can be smaller
   std::string layout_algorithm;
@@ -195,25 +195,25 @@ struct Schedule {
   [[nodiscard]] Space space_at(uint64_t offset) const {
     return !device.empty() && offset >= device_begin ? Space::kDevice : Space::kHost;
   }
-  // The arena, and what outlives the step.
+  // The arena, and memory that outlives the step.
   [[nodiscard]] uint64_t peak_bytes() const { return arena_bytes + own_bytes(); }
-  // With the program's tensors: what a memory budget counts.
+  // The same with the program's tensors: the memory that a budget counts.
   [[nodiscard]] uint64_t needed_bytes() const;
   [[nodiscard]] uint64_t input_bytes() const;
   [[nodiscard]] size_t count(Instruction::Kind kind) const;
 };
 
 int64_t bytes_of(const Operand& operand);   // of its elements
-int64_t extent_of(const Operand& operand);  // one past the last element that it reaches, from its buffer's start
-bool draws(const Schedule& schedule);       // random numbers of its own
+int64_t extent_of(const Operand& operand);  // one past the last element in its reach, from its buffer's start
+bool draws(const Schedule& schedule);       // whether it draws random numbers
 
-// Throws InternalError naming the first broken promise: ids in range, windows inside their buffers, reads after writes,
-// of incoming tensors after the pause, what host code is given not in the arena and what it changes the program's, what
-// one instruction uses in the arena not used by what lives meanwhile, collectives of the mesh in one order, what
-// streams share used by one after the other.
+// Throws InternalError that names the first broken promise: ids are in range; windows lie inside their buffers; reads
+// come after writes, and those of incoming tensors after the pause; host code gets nothing from the arena and changes
+// only the program's memory; memory that an instruction uses in the arena is used by nothing else that lives then;
+// collectives of the mesh have one order; streams use shared memory one after the other.
 void verify(const Schedule& schedule);
 
-// 16 hexadecimal digits of what the text form says.
+// 16 hexadecimal digits: a hash of the text form.
 std::string hash_of(const Schedule& schedule);
 std::string to_text(const Schedule& schedule);
 // Throws UserError with the line number.

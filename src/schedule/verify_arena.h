@@ -1,13 +1,13 @@
-// Whether what a Schedule keeps in the arena lies apart while it lives. Internal to verify(), which has looked at ids
-// and windows before.
+// Checks that buffers in the arena do not overlap while they live. Internal to verify(), which has checked ids and
+// windows before.
 #pragma once
 
 #include "schedule/schedule.h"
 
 namespace stepc {
 
-// A buffer lives from the first instruction that writes it to the last that uses it, to the end of the step where an
-// output reads it. Throws InternalError naming the first instruction that uses memory of something else.
+// A buffer lives from the first instruction that writes it to the last that uses it, or to the end of the step if an
+// output reads it. Throws InternalError that names the first instruction that uses memory of another live buffer.
 void verify_arena(const Schedule& schedule);
 
 }  // namespace stepc

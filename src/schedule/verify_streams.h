@@ -1,4 +1,4 @@
-// What the streams of a Schedule share is used by one after the other: no instruction touches memory that one on
+// Checks that streams use shared memory one after the other: no instruction touches memory that an instruction on
 // another stream writes, or writes what one there reads, unless a wait stands between them. Private to schedule/.
 #pragma once
 
@@ -6,9 +6,9 @@
 
 namespace stepc {
 
-// Every mark is reached once and waited for behind that; the wait for a collective reads its results and its operands,
-// so that both live until then; a guard, host code and the step's end find no exchange on its way. Throws InternalError
-// naming the first broken promise.
+// Every mark is reached once, and the wait for it comes later. The wait for a collective reads its results and its
+// operands, so that both live until then. No exchange is in progress at a guard, at host code or at the step's end.
+// Throws InternalError that names the first broken promise.
 void verify_streams(const Schedule& schedule);
 
 }  // namespace stepc

@@ -1,14 +1,14 @@
-// The agent of a launcher that has started this process, as torchrun's on each machine.
+// The launcher's agent that has started this process, such as torchrun's on each machine.
 #pragma once
 
 #include "comm/launch.h"
 
 namespace stepc {
 
-// Ranks of an agent that was killed would go on without it, and hold what the run needs against the one that somebody
-// starts in its stead: from now on the system sends this process a SIGTERM when its agent ends. UserError where the
-// agent is gone by now, as far as that is known. Nothing where no agent has started it. The calling thread is
-// one that lives as long as the process.
+// Ranks of an agent that was killed would continue without it, and would hold what the run needs against the ranks that
+// replace them. After this call the system sends this process a SIGTERM when its agent ends. Throws UserError if the
+// agent is known to be gone already. Does nothing if no agent has started the process. The calling thread must live as
+// long as the process.
 void end_with_agent(const Launch& launch);
 
 }  // namespace stepc

@@ -1,5 +1,5 @@
-// FlightFile: what a rank leaves of its last instructions where a run fails, logs/rank-3.flight.json in output.dir. Of
-// several attempts of a run the last one that failed stays. `stepc blame` reads those of all ranks (blame.h).
+// FlightFile: a rank's last instructions, written when a run fails, as logs/rank-3.flight.json in output.dir. The file
+// of the last failed attempt stays. `stepc blame` reads those of all ranks (blame.h).
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace stepc {
 
-// Which start of a run: all its ranks have the same.
+// One start of a run: all its ranks have the same attempt.
 struct Attempt {
   int64_t began = 0;  // seconds since 1970, of rank 0
   std::string name;   // of that time and rank 0's process
@@ -22,14 +22,14 @@ struct Attempt {
 struct FlightFile {
   enum class End : uint8_t {
     kLost,    // others did not come
-    kTold,    // another rank said that it cannot go on
-    kFailed,  // of an error of its own
-    kStuck,   // it is still where it was
+    kTold,    // another rank said that it cannot continue
+    kFailed,  // by an error of its own
+    kStuck,   // it has not moved
   };
   struct Entry {
-    int64_t step = -1;        // the beginning of that step; else an instruction
-    int64_t instruction = 0;  // of a program, whose number among the rank's programs
-    int64_t program = 0;      // this is
+    int64_t step = -1;        // the beginning of that step; otherwise an instruction
+    int64_t instruction = 0;  // its number in the program
+    int64_t program = 0;      // the program's number among the rank's programs
     FlightPlace place = {};
     bool operator==(const Entry&) const = default;
   };
@@ -41,22 +41,22 @@ struct FlightFile {
   End end = End::kFailed;
   std::string why = {};      // in one line
   std::string at = {};       // "the step", "reading the batch"
-  double stuck_seconds = 0;  // there
-  int64_t step = -1;         // the last that began
+  double stuck_seconds = 0;  // at that place
+  int64_t step = -1;         // the last one that began
   uint64_t noted = 0;        // instructions in all
   LostIn lost = {};
   std::vector<Entry> last = {};
 };
 
-// Where a rank is that takes a step, as Flight::at() has it.
+// Flight::at() of a rank that runs a step.
 inline constexpr const char* kInStep = "the step";
 
 std::filesystem::path flight_path(const std::filesystem::path& run, int64_t rank);
-// All that a Flight tells; `file` has the rest.
+// Fills in everything that a Flight knows; the caller fills in the rest.
 void take_last(FlightFile& file, const Flight& flight);
 
 std::string to_json(const FlightFile& file);
-// UserError, in one line, for what is no such file; `what` names it.
+// Throws UserError, in one line, for text that is no such file; `what` names it.
 FlightFile parse_flight(std::string_view text, std::string_view what);
 FlightFile read_flight(const std::filesystem::path& path);
 

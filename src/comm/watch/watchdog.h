@@ -1,7 +1,7 @@
-// Watchdog: looks after one rank from a thread of its own. It notes where a rank is that stays in one place for too
-// long, and leaves what the rank did last where its run fails. A rank that does not run at all, because its process is
-// stopped, ends a moment after the others have given it up: whoever starts ranks again would wait for it. Borrows the
-// ranks' Flight; owns its thread. Ranks::watch() makes it.
+// Watchdog: watches one rank from a thread of its own. It reports the place of a rank that stays there too long, and
+// writes the rank's flight file if the run fails. A rank that does not run at all, because its process is stopped, is
+// ended shortly after the others have given it up, because a launcher that starts ranks again would wait for it.
+// Borrows the ranks' Flight; owns its thread. Ranks::watch() makes it.
 #pragma once
 
 #include <condition_variable>
@@ -18,13 +18,13 @@
 
 namespace stepc {
 
-// The same on all ranks, which call it together.
+// All ranks call it together and get the same attempt.
 Attempt begin_attempt(Ranks& ranks);
-// Of this machine.
+// The name of this machine.
 std::string host_name();
 
-// A process that is stopped gets SIGKILL from the system so long after it last called postpone(). (That of a launcher
-// who gives up such a rank himself comes before, 10 s after the others.)
+// The system sends a stopped process SIGKILL this many seconds after its last postpone(). (A launcher that gives up
+// such a rank sends its own SIGKILL earlier, 10 s after the others.)
 class EndOfTheStopped {
  public:
   explicit EndOfTheStopped(double seconds);
@@ -41,25 +41,24 @@ class EndOfTheStopped {
 
 class Watchdog {
  public:
-  // `run`: the directory of the run, empty for none. A rank is stuck that has been in one brief place for
-  // `stall_seconds`.
+  // `run`: the directory of the run, empty for none. A rank is stuck after `stall_seconds` in one brief place.
   Watchdog(Ranks& ranks, std::filesystem::path run, Attempt attempt, double stall_seconds);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // The rank ends with this error: leaves its flight, and its own line with what is known of the place. What cannot be
-  // written is left out; nothing is thrown. Where there is no directory of the run yet, nothing is left.
+  // The rank ends with this error: writes its flight file, and its own line with what is known of the place. Leaves out
+  // what cannot be written; throws nothing. Without a directory of the run, writes nothing.
   void leave(FlightFile::End end, const std::string& why, const LostIn& lost = {});
-  // From now on the directory of a run that had none.
+  // Sets the directory of a run that had none.
   void leave_in(const std::filesystem::path& run);
-  // Does it. A rank that loses others there leaves its flight, and its line says where it was.
+  // Runs `work`. If the rank loses others in it, writes its flight file and adds the place to the error.
   template <class Work>
   auto noting_lost_ranks(const Work& work) {
     try {
       return work();
     } catch (const LostRank& error) {
-      if (std::exchange(has_lost_, true)) throw;  // it has said so
+      if (std::exchange(has_lost_, true)) throw;  // already reported
       leave(FlightFile::End::kLost, error.what(), error.lost);
       throw LostRank(error.what() + place_text(), error.lost);
     }
@@ -76,10 +75,10 @@ class Watchdog {
   Attempt attempt_;
   double stall_seconds_;
   EndOfTheStopped end_of_the_stopped_;
-  std::mutex mutex_;  // of the directory, of the two below, and of the file
+  std::mutex mutex_;  // guards the directory, the two flags below, and the file
   bool ends_ = false;
   bool has_left_ = false;
-  bool has_lost_ = false;  // others; of the thread that takes part in the run
+  bool has_lost_ = false;  // has lost others; used only by the thread that takes part in the run
   std::condition_variable wakes_;
   std::thread thread_;
 };

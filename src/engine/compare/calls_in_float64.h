@@ -20,7 +20,7 @@ class CallsInFloat64 {
 
   struct Replaced {
     std::string op;
-    double error = 0;  // of what the call gave, relative to float64, in the root mean square
+    double error = 0;  // of the call's result, relative to float64, as a root mean square
   };
   [[nodiscard]] const std::vector<Replaced>& replaced() const;
 

@@ -13,23 +13,23 @@
 
 namespace stepc {
 
-// One thing that a step leaves behind: its bits, and its values where only those are compared.
+// One thing that a step leaves behind: its bits, and its values if only values are compared.
 struct Named {
   std::string what;
-  std::string group;  // what it is compared in size with: "parameter", "optimizer state exp_avg"
+  std::string group;  // the group whose size it is compared with: "parameter", "optimizer state exp_avg"
   std::optional<Owner> owner;
-  std::string key;  // of the owner's
+  std::string key;  // the owner's key
   uint64_t hash = 0;
   at::Tensor values;
 };
-// Borrows the memory of `tensor` where values are compared.
+// Borrows the memory of `tensor` if values are compared.
 Named named(std::string what, std::string group, const at::Tensor& tensor, bool by_bits,
             std::optional<Owner> owner = {}, const std::string& key = {});
 
-// A number that a step returns.
+// A number that a step returns, as a tensor.
 at::Tensor tensor_of(const Arg& number);
 
-// Of two runs in one order; empty: none, or within rounding.
+// The difference of two runs listed in one order; empty: no difference, or one within rounding.
 std::string difference_in_bits(const std::vector<Named>& replayed, const std::vector<Named>& eager);
 // `narrow`: the step computes in bf16 or f16.
 std::string difference_in_values(const std::vector<Named>& replayed, const std::vector<Named>& eager, bool narrow);

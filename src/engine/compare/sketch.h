@@ -14,22 +14,22 @@ namespace stepc {
 
 class Sketch {
  public:
-  // Takes no memory from ATen where the tensor has no gaps. Of an undefined tensor: of nothing.
+  // Takes no memory from ATen if the tensor has no gaps. An undefined tensor gives the sketch of nothing.
   explicit Sketch(const at::Tensor& tensor);
   Sketch() = default;
-  // Of a tensor that comes in stretches, in order: the elements from `first` on of `count`, of floating point without
-  // gaps. `first`: a multiple of 1024.
+  // Adds a stretch of a tensor that comes in order: the elements from `first` on, of `count` elements in all, of a
+  // floating type and without gaps. `first` is a multiple of 1024.
   void add(const at::Tensor& stretch, int64_t first, int64_t count);
-  // What a dry run shows of a tensor of `count` elements (runtime/dry_run.h): all of it, or a stretch.
+  // Adds what a dry run shows of a tensor of `count` elements (runtime/dry_run.h): the whole tensor, or a stretch.
   void show(const at::Tensor& left, int64_t first, int64_t count);
   [[nodiscard]] bool is_defined() const { return kind_ != Kind::kNothing; }
 
-  // To be compared with that of another sketch, as tensors are: floating point, with the root mean square of what was
-  // sketched; for what is not, a number that differs when a bit does. Undefined for nothing.
+  // The sketch as a tensor, to be compared with that of another sketch. Of floating point: a tensor with the root mean
+  // square of the sketched one. Of any other type: a number that differs if a bit differs. Undefined for nothing.
   [[nodiscard]] at::Tensor values() const;
 
  private:
-  std::shared_ptr<std::vector<double>> sums_;  // values() are these
+  std::shared_ptr<std::vector<double>> sums_;  // values() returns these
   uint64_t hash_ = 0;
   enum class Kind : uint8_t { kNothing, kSums, kHash } kind_ = Kind::kNothing;
 };

@@ -7,7 +7,7 @@
 
 namespace stepc {
 
-// 0 for an undefined tensor. Reads all elements; allocates where the tensor is not contiguous.
+// 0 for an undefined tensor. Reads all elements; allocates if the tensor is not contiguous.
 uint64_t hash_of(const at::Tensor& tensor);
 
 }  // namespace stepc

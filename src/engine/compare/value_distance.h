@@ -7,11 +7,12 @@ namespace stepc {
 
 struct ValueDistance {
   double rms = 0;            // root mean square of the second tensor's finite values
-  double apart = 0;          // of the differences, where both are finite
-  bool finite_alike = true;  // neither is finite where the other is not
+  double apart = 0;          // root mean square of the differences where both are finite
+  bool finite_alike = true;  // both tensors are finite at the same places
 };
 
-// Two defined tensors of one floating type and shape; of any strides. The same bits on any number of threads.
+// Both tensors are defined, of one floating type and one shape, with any strides. The result has the same bits on any
+// number of threads.
 ValueDistance value_distance(const at::Tensor& first, const at::Tensor& second);
 
 }  // namespace stepc

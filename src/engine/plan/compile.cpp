@@ -108,8 +108,7 @@ Schedule plan_exact(const Trace& trace, int threads) {
 
 PlannedGraph plan_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options) {
   if (options.function == nullptr) verify(trace);
-  USER_CHECK(trace.device.empty(), "its tensors are on {}, where the recorded calls run and no Graph yet",
-             trace.device);
+  USER_CHECK(trace.device.empty(), "its tensors are on {}: only recorded calls run there, no Graph yet", trace.device);
   PlanGraphOptions how;
   how.target = options.target;
   how.target.features = features_of(kernels.micro_kernels);

@@ -16,44 +16,45 @@
 namespace stepc {
 
 struct CompileOptions {
-  Target target = {};  // its threads: intra-op, that the step was recorded with; its features are those of the kernels
+  Target target = {};  // its threads: the intra-op threads of the recording; its features: those of the kernels
   MemoryBudget budget = {};
-  Strategy strategy = {};  // fast mode: the step of one rank of its mesh; no mesh: of one device
-  // Planned in the stead of a trace, which nobody looks at: a function that was cut of one rank's step
-  // (passes/stages). Outlives what is made with it.
+  Strategy strategy = {};  // fast mode: of one rank's step in its mesh; no mesh: of one device
+  // Planned instead of the trace, which is then ignored: a function cut out of one rank's step (passes/stages). Must
+  // outlive everything that is made from it.
   const Graph* function = nullptr;
 };
 
-// `exact` mode: the trace's own calls, memory planned.
+// `exact` mode: the recorded calls of the trace, with planned memory.
 Schedule plan_exact(const Trace& trace, int threads);
-// `fast` mode: the step as a Graph, fused, with a kernel for everything, memory planned; without the program. Throws
-// UserError for a step that a Graph cannot express.
+// `fast` mode: the step as a fused Graph with a kernel for every node and planned memory. Does not use the program.
+// Throws UserError for a step that a Graph cannot express.
 PlannedGraph plan_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options);
 
-// The step of one rank of the strategy's mesh as core ops, before anything is decided about its memory: what is cut
-// into functions.
+// One rank's step of the strategy's mesh as core ops, before memory is decided. It is what gets cut into functions.
 Graph rank_graph(const Trace& trace, const CompileOptions& options);
 
 struct Compiled {
   std::unique_ptr<Executor> executor;
-  GraphSchedule plan;  // fast mode: what is known beside the Schedule, which the executor has
-  Graph graph;         // fast mode: fused, that the Schedule was made of
+  GraphSchedule plan;  // fast mode: facts beside the Schedule, which the executor has
+  Graph graph;         // fast mode: the fused Graph from which the Schedule was made
   std::optional<AutoBudget> weighed = {};
-  Context context = Context::kGather;  // fast mode: of the strategy, or what was chosen
-  double seconds = 0;                  // planning and binding
+  Context context = Context::kGather;  // fast mode: the strategy's, or the chosen one
+  double seconds = 0;                  // of planning and binding
 };
 Compiled compile_exact(const Trace& trace, int threads, bool device_graphs);
-// `ranks`: those of the strategy's mesh.
+// `ranks`: the ranks of the strategy's mesh.
 Compiled compile_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options,
                       const std::shared_ptr<Ranks>& ranks = nullptr);
-// The plain Graph: as in `fast` mode, but one ATen call a node. Without a limit nothing is fused and nothing computed
-// twice. Of a mesh it is one rank's, with collectives, and its inputs and results are parts as those of `fused` are.
+// The plain Graph: as in `fast` mode, but one ATen call a node. Without a limit nothing is fused and nothing is
+// recomputed. On a mesh it is one rank's, with collectives, and its inputs and results are the same parts as those of
+// `fused`.
 struct PlainLimit {
-  uint64_t bytes = 0;  // that it may take beside the program's tensors
-  const Graph& fused;  // of the plan: where the plain Graph does not fit, the nodes are these, which hold little more,
-                       // for pointwise groups of them run a stretch of the elements at a time
+  uint64_t bytes = 0;  // memory that it may take beside the program's tensors
+  const Graph& fused;  // of the plan. If the plain Graph does not fit, the nodes of this one run instead; they hold
+                       // little more, because pointwise groups of them run a stretch of the elements at a time
 };
-// Where neither fits, activations are recomputed; of what does not fit even so, the one that needs least.
+// If neither fits, activations are recomputed; if that does not fit either, the one that needs the least memory is
+// compiled.
 Compiled compile_plain(const Trace& trace, KernelSources& kernels, const CompileOptions& options,
                        const PlainLimit* limit = nullptr, const std::shared_ptr<Ranks>& ranks = nullptr);
 // The nodes of `fused` themselves, one ATen call each.

@@ -18,38 +18,38 @@ namespace stepc {
 
 inline constexpr size_t kNoPlace = SIZE_MAX;
 
-// The tensors at these places, undefined where there is no such place.
+// The tensors at these places; undefined for kNoPlace.
 std::vector<at::Tensor> tensors_at(const std::vector<size_t>& places, const std::vector<at::Tensor>& tensors);
 
 class InputMap {
  public:
   InputMap(const Trace& trace, const Program& program, const std::vector<at::Tensor>& tensors);
 
-  // By input of a schedule, and by external of the trace; kNoPlace: it is none of the program's.
+  // The place of each input of a schedule, and of each external of the trace; kNoPlace: not a tensor of the program.
   std::vector<size_t> places_of(const Schedule& schedule) const;
   const std::vector<size_t>& externals() const { return externals_; }
 
   struct Parameter {
     std::string key;
-    size_t place, gradient;  // where the parameter and its gradient stand
+    size_t place, gradient;  // the places of the parameter and its gradient
   };
   const std::vector<Parameter>& parameters() const { return parameters_; }
-  // Nullptr: there is none of this key.
+  // nullptr if there is no parameter of this key.
   const Parameter* find_parameter(const std::string& key) const;
-  // Parameters whose gradients the step throws away unread.
+  // Parameters whose gradients the step discards unread.
   const std::vector<size_t>& dropped() const { return dropped_; }
 
-  // Why the plan does not fit these tensors: one of them has come to require a gradient, or not to. Empty: it fits.
+  // Why the plan does not fit these tensors: one of them now requires a gradient, or no longer does. Empty: it fits.
   std::string changed_source(const std::vector<at::Tensor>& tensors) const;
 
-  // With data that the host makes inside the step: what `now` has by its key, else the last recorded.
+  // Appends data that the host makes inside the step: the data of `now` by its key, else the data recorded last.
   std::vector<at::Tensor> with_host_data(std::vector<at::Tensor> tensors,
                                          const std::map<std::string, at::Tensor>& now) const;
-  // Copies data that the host has made since a run began into what that run was given.
+  // Copies data that the host has made since a run began into the tensor that the run was given.
   void fill_host_data(const std::string& key, const at::Tensor& data);
 
  private:
-  // A buffer or captured tensor, as it was recorded.
+  // A buffer or captured tensor, as recorded.
   struct Source {
     size_t place;
     std::string key;
@@ -61,7 +61,7 @@ class InputMap {
 
   std::map<std::pair<Owner, std::string>, size_t> places_;          // of the program's tensors, by owner and key
   size_t batch_place_ = 0;                                          // of the first tensor of the batch
-  std::map<std::string, std::pair<size_t, at::Tensor>> host_data_;  // by key: its place, and the last recorded
+  std::map<std::string, std::pair<size_t, at::Tensor>> host_data_;  // by key: its place, and the data recorded last
   std::vector<size_t> externals_, dropped_;
   std::vector<Source> sources_;
   std::vector<Parameter> parameters_;

@@ -22,69 +22,72 @@
 
 namespace stepc {
 
-// How a plan is made of its trace.
+// How a plan is made from its trace.
 struct PlanOptions {
-  int threads = 1;  // intra-op, that the step was captured with
+  int threads = 1;  // intra-op threads of the capture
   bool device_graphs = false;
-  // With them the step runs as a Graph, in fast mode; why_exact() says where it cannot. None: as the recorded calls.
+  // With kernels the step runs as a Graph, in fast mode, unless why_exact() gives a reason against that. None: the step
+  // runs as the recorded calls.
   KernelSources* kernels = nullptr;
   MemoryBudget budget = {};
-  // Nothing is known of what a virtually captured step allocates, so its calls cannot be replayed as recorded ones: it
-  // runs as a Graph or not at all.
+  // A virtually captured step has no recorded allocations, so its calls cannot be replayed as recorded calls: it runs
+  // as a Graph or not at all.
   Capture capture = Capture::kRun;
-  // Recordings agreed call by call: the program's host code runs beside every replay (engine/plan/traced_step.h).
+  // The recordings agreed call by call: the program's host code runs beside every replay (engine/plan/traced_step.h).
   bool is_traced = false;
-  KnownTarget known = {};  // what a budget "auto" is weighed with; no other plan looks at it
+  KnownTarget known = {};  // for weighing a budget "auto"; other plans ignore it
 };
 
-// Of a traced step's run that came to a number that the program reads: which one.
+// The number that the program reads at the pause of a traced step's run.
 Arg number_at(const StepResult& pause);
 
 class Plan {
  public:
-  // `recorded` is the last of the recordings that agreed, `agreed` what they agreed on; `tensors` are the program's by
-  // its keys, and the batch's after them. The recorded calls are compiled when something asks for them.
+  // `recorded` is the last of the recordings that agreed, `agreed` what they agreed on. `tensors` are the program's by
+  // its keys, then the batch's. The recorded calls are compiled on demand.
   Plan(Trace recorded, Trace agreed, const Program& program, const std::vector<at::Tensor>& tensors,
        const PlanOptions& options);
 
-  // What one run came to. Without `result` nothing has changed in the program.
+  // The outcome of one run. Without `result` nothing has changed in the program.
   struct Outcome {
     std::optional<StepResult> result;
-    std::optional<size_t> missed_read;  // another branch: this guard read `read`
+    std::optional<size_t> missed_read;  // another branch: the guard of this event read `read`
     Arg read;
     std::string change;           // or: why the plan no longer fits the program
-    std::string error;            // or: what a kernel threw, as the step's own would; its host code may catch it
-    std::map<size_t, Arg> reads;  // of a traced step: what the program would have read, by event
+    std::string error;            // or: what a kernel threw, as the step's own call would; host code may catch it
+    std::map<size_t, Arg> reads;  // traced step: what the program would have read, by event
   };
 
-  // Runs the step on the program as it is. The result's rebindings are left to apply(). What host code throws, or a
-  // kernel that is not known to raise by what it finds, passes through, with everything undone that can be.
-  // `times`, if there is one, gets when each instruction ran.
+  // Runs the step on the program's present tensors. apply() then applies the rebindings of the result. An exception of
+  // host code, or of a kernel that is not known to raise by its data, passes through after everything that can be
+  // undone is undone.
+  // `times`, if given, receives the time of each instruction.
   Outcome run(Program& program, const std::vector<at::Tensor>& tensors, RunTimes* times = nullptr);
-  // Of a step that runs as a Graph, what the fused kernels are compared with. The same with one ATen call a node and
-  // nothing fused, and with the same random draws; compiled for this run alone, which ends at a pause or later.
+  // For a step that runs as a Graph: the run that the fused kernels are compared with. One ATen call a node, nothing
+  // fused, the same random draws. It is compiled for this run alone; a step with a pause continues by resume_plain().
   Outcome run_plain(Program& program, const std::vector<at::Tensor>& tensors);
   StepResult resume_plain(const std::vector<at::Tensor>& incoming);
-  // And the recorded calls themselves, which draw as eager does.
+  // Runs the recorded calls themselves, which draw random numbers as eager does.
   Outcome run_recorded(Program& program, const std::vector<at::Tensor>& tensors);
 
-  // A run that changes nothing and takes the memory that run() takes: what it would leave behind, as sketches
-  // (engine/compare/sketch.h), those of the result among it.
+  // A run that changes nothing and takes the memory of run(). It returns what it would leave behind as sketches
+  // (engine/compare/sketch.h); the result is sketches too.
   struct DryOutcome : Outcome {
-    std::vector<at::Tensor> left;  // as `tensors`; undefined where the step leaves them as they are
+    std::vector<at::Tensor> left;  // like `tensors`; undefined if the step leaves the tensor unchanged
   };
-  // Of the plain Graph while that is there.
+  // Runs the plain Graph while there is one.
   DryOutcome run_dry(Program& program, const std::vector<at::Tensor>& tensors);
-  // Of a step that runs as a Graph: makes the plain one, which takes at most `most_bytes` beside the program's tensors
-  // if that can be had. Returns what it takes.
+  // For a step that runs as a Graph: makes the plain Graph, which takes at most `most_bytes` beside the program's
+  // tensors if that is possible. Returns the bytes that it takes.
   uint64_t make_plain(uint64_t most_bytes);
   void drop_plain() {
     instead_ = nullptr;
     plain_.reset();
   }
 
-  // A traced step's run, in parts: why it cannot be, empty if it can; what the host supplies, in the order of calls; up
-  // to the next number that the program reads, or to its end. run() runs it whole, on what was supplied last.
+  // A traced step's run in parts. why_not() says why it cannot begin, empty if it can. supply() takes what the host
+  // supplies, in the order of calls. begin() runs up to the next number that the program reads, or to the end. run()
+  // runs the whole step on what was supplied last.
   std::string why_not(const std::vector<at::Tensor>& tensors);
   void supply(const HostSupply& number);
   StepResult begin(const Program& program, const std::vector<at::Tensor>& tensors, RunTimes* times);
@@ -94,16 +97,15 @@ class Plan {
   std::vector<at::Tensor> externals(const std::vector<at::Tensor>& tensors) const {
     return tensors_at(inputs_.externals(), tensors);
   }
-  // With data that the host makes inside the step at the places where the plan looks for it, after all others: what
-  // `now` has by its key, else the last recorded.
+  // Appends data that the host makes inside the step: the data of `now` by its key, else the data recorded last.
   std::vector<at::Tensor> with_host_data(std::vector<at::Tensor> tensors,
                                          const std::map<std::string, at::Tensor>& now = {}) const {
     return inputs_.with_host_data(std::move(tensors), now);
   }
-  // And data that it has made since begin(), which was given the last recorded.
+  // Fills in data that the host has made since begin(); begin() was given the data recorded last.
   void fill_host_data(const std::string& key, const at::Tensor& data) { inputs_.fill_host_data(key, data); }
-  // What is written while the step may still leave the plan, to be copied before it: by the host itself, and by the
-  // plan's parts.
+  // Tensors that are written while the step may still leave the plan, so they are copied before: written_by_host() by
+  // the host itself, written_early() by the plan's parts.
   std::vector<at::Tensor> written_by_host(const std::vector<at::Tensor>& tensors) const {
     return tensors_at(host_, tensors);
   }
@@ -117,67 +119,68 @@ class Plan {
   // All tensors that the step may change, for a full undo.
   std::vector<at::Tensor> changed(const std::vector<at::Tensor>& tensors) const;
   std::vector<at::Generator> generators(const Program& program) const;
-  // Of a step that pauses: what it declares to write before.
+  // For a step that pauses: the tensors that it declares to write before the pause.
   std::vector<at::Tensor> written_before_pause(const std::vector<at::Tensor>& tensors) const;
   std::vector<at::Tensor> written(const std::vector<at::Tensor>& tensors) const;
 
-  // Of a traced step: whether it would follow this plan, its numbers being those of `recorded`.
+  // For a traced step: whether it would follow this plan if its numbers were those of `recorded`.
   bool has_same_calls(const Trace& recorded) const;
 
-  // Whether this is the variant that begins as `other` does up to its read `index`, and then reads `number`.
+  // Whether this plan equals `other` up to read `index` and reads `number` there.
   bool continues(const Plan& other, size_t index, const Arg& number) const;
 
-  // A run that came to a pause, and how it goes on.
+  // A run that is paused, and its continuation.
   bool is_paused() const;
   StepResult resume(const std::vector<at::Tensor>& incoming);
-  // Of a traced step: to the end, past what the program would have read on the way.
+  // For a traced step: runs to the end, past the numbers that the program would have read on the way.
   StepResult resume(const std::vector<at::Tensor>& incoming, std::map<size_t, Arg>& reads);
-  // Why it cannot go on with these: another set of them is there. Empty where it can.
+  // Why the run cannot continue with these tensors: another set of them is defined. Empty if it can.
   std::string why_not_resume(const std::vector<at::Tensor>& incoming) const;
   void abandon();
-  // What the program gets at the pause, as values of the trace.
+  // The values of the trace that the program gets at the pause.
   const std::vector<ValueId>& given_at_pause() const { return pause().outputs; }
-  // Of a paused run: whether what follows the pause reads this output's memory, which the program may have changed.
+  // For a paused run: whether instructions after the pause read this output's memory, which the program may have
+  // changed.
   bool reads_after_pause(size_t output) const;
-  // The door's number for what the outputs at the pause are made into.
+  // The door's number for the structure that the outputs at the pause are made into.
   int64_t pause_structure() const;
 
   const Trace& recorded() const { return recorded_; }
   const Trace& trace() const { return trace_; }
-  // What runs, as long as it fits: the Graph's Schedule in fast mode, else the recorded calls'.
+  // The Schedule that runs as long as it fits: the Graph's in fast mode, else that of the recorded calls.
   const Schedule& schedule() const { return (fast_ != nullptr ? fast_ : exact_)->executor->schedule(); }
-  // Set when the step runs as a Graph: what is known of it beside its Schedule.
+  // The facts beside the Schedule of a step that runs as a Graph; nullptr for other steps.
   const GraphSchedule* graph() const { return fast_ == nullptr ? nullptr : &fast_->plan; }
-  // The program's host code passes integers that the Graph has built in as others.
+  // The program's host code passes integers other than those that the Graph has as constants.
   bool is_unfit() const { return fast_ != nullptr && fast_->executor->is_unfit(); }
-  // Its host code runs beside every replay.
+  // The step's host code runs beside every replay.
   bool is_traced() const { return options_.is_traced; }
-  // How a replay is compared with eager: bit by bit where the recorded calls run and repeat their bits, else within
-  // rounding, `has_narrow`: of a type narrower than f32.
+  // How a replay is compared with eager: bit by bit if the recorded calls run and are reproducible, else within
+  // rounding. `has_narrow`: a type narrower than f32 occurs.
   bool has_fixed_bits() const { return graph() == nullptr && unordered_.empty(); }
   bool has_narrow() const;
-  // The operator for which the recorded calls do not repeat them; empty: none.
+  // The operator that makes the recorded calls not reproducible; empty: none.
   const std::string& unordered() const { return unordered_; }
-  // Captured without executing it.
+  // The step was captured without executing it.
   bool is_virtual() const { return options_.capture == Capture::kVirtual; }
-  // Whether the last run was of the recorded calls although there is a Graph.
+  // Whether the last run used the recorded calls although there is a Graph.
   bool ran_exact() const { return ran_exact_; }
   const std::string& why_exact() const { return why_exact_; }
-  // And whether that is a fault of stepc.
+  // Whether why_exact() is a fault of stepc.
   bool has_fault() const { return has_fault_; }
   double planning_seconds() const { return planning_seconds_; }
   double shadow_seconds() const { return shadow_seconds_; }
-  // Of budget "auto": what was weighed, and with which Target.
+  // With budget "auto": what was weighed, and with which Target.
   const std::optional<AutoBudget>& weighed() const { return weighed_; }
   const KnownTarget& known() const { return options_.known; }
   double execute_seconds() const { return execute_seconds_; }
   // Events that were replayed without their host code.
   int64_t known_updates() const { return known_updates_; }
-  // What is known of events is compared with their host code at the next replay.
+  // The next replay compares the known numbers of events with their host code.
   void doubt_updates();
 
-  // Its last run has been compared, and was as it must be. No longer so once launches of a device have been recorded
-  // that were no part of that run.
+  // The last run was compared and agreed. Becomes false when a device has recorded launches that were not part of that
+  // run.
   [[nodiscard]] bool is_verified() const {
     return verified_ && (exact_ == nullptr || exact_->executor->graphs_recorded() <= graphs_verified_);
   }
@@ -185,24 +188,24 @@ class Plan {
     verified_ = verified;
     graphs_verified_ = exact_ == nullptr ? 0 : exact_->executor->graphs_of_last_run();
   }
-  // Never to be compared.
+  // Marks the plan as never to be compared.
   void trust() {
     verified_ = true;
     graphs_verified_ = UINT64_MAX;
   }
 
   int64_t replays = 0;
-  std::vector<double> first_seconds;  // of the first replays, where something was weighed
+  std::vector<double> first_seconds;  // of the first replays, if something was weighed
   std::string dispute;                // where a replay last differed from eager, until float64 has decided
-  uint64_t eager_peak_bytes = 0;      // that eager reaches at least; of a virtually captured step
+  uint64_t eager_peak_bytes = 0;      // the least peak that eager reaches; for a virtually captured step
 
  private:
   struct EventRun {
     std::unique_ptr<EventUpdate> update;  // none: an eager event
-    bool in_place = false;                // a guard stands before it: it runs when the replay gets there
+    bool in_place = false;                // a guard stands before the event, so it runs when the replay reaches it
   };
 
-  // One way to run the step: its executor, and where each of its schedule's inputs stands among the tensors.
+  // One way to run the step: its executor, and the place of each input of its schedule among the tensors.
   struct Variant {
     std::unique_ptr<Executor> executor;
     GraphSchedule plan;
@@ -234,14 +237,14 @@ class Plan {
   RaisingCalls raising_;
   PlanOptions options_;
   InputMap inputs_;
-  std::unique_ptr<Variant> fast_;   // fast mode; runs in the other's stead while it fits
-  std::unique_ptr<Variant> exact_;  // made when it is asked for
-  std::unique_ptr<Variant> plain_;  // there while it runs
-  Variant* instead_ = nullptr;      // of all others, while it is compared with
+  std::unique_ptr<Variant> fast_;   // fast mode; runs instead of exact_ while it fits
+  std::unique_ptr<Variant> exact_;  // made on demand
+  std::unique_ptr<Variant> plain_;  // exists only while it runs
+  Variant* instead_ = nullptr;      // runs instead of all others during a comparison
   ShowWritten show_written_;        // set for a dry run
   Graph fused_;                     // of a virtually captured step, for make_plain()
   bool ran_exact_ = false;
-  std::vector<HostSupply> supplied_;  // by the host code of the run at hand, in fast mode
+  std::vector<HostSupply> supplied_;  // fast mode: by the host code of the present run
   std::unique_ptr<Tracer> tracer_;    // of a traced step
   std::optional<AutoBudget> weighed_;
   std::string why_exact_;

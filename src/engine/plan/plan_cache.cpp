@@ -103,14 +103,13 @@ bool PlanCache::may_record(PlanEntry& entry, const StepInput& input) {
   const RecordNext next = record_next(entry, debt_);
   if (next == RecordNext::kYes) return true;
   if (next == RecordNext::kGiveUp) {
-    give_up(entry, str("{} recordings in a row and no replay: {}", entry.unreplayed,
-                       entry.last_obstacle.empty() ? "its plans keep not fitting" : entry.last_obstacle));
+    give_up(entry, str("{} recordings in a row without a replay: {}", entry.unreplayed,
+                       entry.last_obstacle.empty() ? "each of its plans stopped fitting" : entry.last_obstacle));
     return false;
   }
   if (std::exchange(says_what_changes_, true)) return false;
   const bool has_tensors = !input.tensors.empty();
-  warn_once(str("this {} runs eagerly where it is called as never before: recordings do not pay ({}); {}", what_runs_,
-                last_change_,
+  warn_once(str("this {} runs eagerly for new signatures: recordings do not pay ({}); {}", what_runs_, last_change_,
                 has_tensors ? "pad tensors to a few shapes and pass what else changes as a tensor"
                             : "pass what changes as a tensor"));
   return false;
@@ -201,7 +200,7 @@ void PlanCache::give_up(PlanEntry& entry, const std::string& why) {
   entry.open.clear();
   entry.plans.clear();
   const bool others_replay = std::ranges::any_of(entries_, [](const PlanEntry& one) { return !one.plans.empty(); });
-  warn_once(str("this {} runs eagerly{}: {}", what_runs_, others_replay ? " where it is called like this" : "", why));
+  warn_once(str("this {} runs eagerly{}: {}", what_runs_, others_replay ? " for calls of this signature" : "", why));
 }
 
 void PlanCache::warn_once(const std::string& warning) {
@@ -388,7 +387,7 @@ void PlanCache::capture(PlanEntry& entry, const StepInput& input, const std::fun
     const std::string what = error.what();
     const std::string why = str("the step is captured by running it: {}", what.substr(0, what.find('\n')));
     if (config_.mode == Mode::kFast)
-      warn_once(why + "; its first calls take eager's memory and round as eager does, after load() too");
+      warn_once(why + "; its first calls take eager's memory and round as eager does, also after load()");
     else
       log().info("{}", why);
   }

@@ -52,14 +52,15 @@ KnownTarget PlanMaker::target_to_weigh_with(const KernelSources* kernels) const 
   const int threads = at::get_num_threads();
   if (config_.memory_budget.kind != MemoryBudget::Kind::kAuto || kernels == nullptr) return {};
   if (!config_.target) return known_target(config_.kernel_directory, features_of(kernels->micro_kernels), threads);
-  USER_CHECK(config_.target->threads == threads, "Config::target is one of {} threads, and this process runs with {}",
-             config_.target->threads, threads);
+  USER_CHECK(config_.target->threads == threads,
+             "Config::target was measured with {} threads, and this process runs with {}", config_.target->threads,
+             threads);
   return {*config_.target, !(config_.target->rates == Rates())};
 }
 
 std::shared_ptr<Plan> PlanMaker::make_virtually(PlanForm form, const StepInput& input,
                                                 const std::function<StepOutput()>& step) {
-  USER_CHECK(config_.mode == Mode::kFast, "mode \"{}\" replays recorded calls, whose memory only a run shows",
+  USER_CHECK(config_.mode == Mode::kFast, "mode \"{}\" replays recorded calls, and only a run shows their memory",
              name_of(config_.mode));
   PlanOptions options = options_for(form);
   options.capture = Capture::kVirtual;
@@ -75,7 +76,7 @@ std::shared_ptr<Plan> PlanMaker::make_virtually(PlanForm form, const StepInput& 
       there.emplace(program_.keys()[k].owner, program_.keys()[k].key);
   for (const External& external : captured.trace.externals) {
     const bool is_slot = external.owner != Owner::kConstant && external.owner != Owner::kBatch;
-    USER_CHECK(!is_slot || there.contains({external.owner, external.key}), "{} '{}' is made in it",
+    USER_CHECK(!is_slot || there.contains({external.owner, external.key}), "the step itself makes the {} '{}'",
                name_of(external.owner), external.key);
   }
   for (const HostEvent& event : captured.trace.events)
@@ -107,7 +108,7 @@ void PlanMaker::warn_of(const Plan& plan) {
     log().log(plan.has_fault() ? spdlog::level::warn : spdlog::level::info, "the plan replays the recorded calls: {}",
               plan.why_exact());
   if (!plan.unordered().empty())
-    log().info("replays are compared with eager within rounding: {} comes to other bits at every run on {}",
+    log().info("replays are compared with eager within rounding: {} gives different bits in every run on {}",
                plan.unordered(), plan.trace().device);
   if (plan.graph() == nullptr) return;
   const std::vector<std::string>& one_by_one = plan.graph()->one_by_one;

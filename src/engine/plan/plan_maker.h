@@ -22,13 +22,13 @@ struct PlanForm {
 
 class PlanMaker {
  public:
-  // All three must outlive this.
+  // The three must outlive this object.
   PlanMaker(Program& program, const Config& config, Stats& stats) : program_(program), config_(config), stats_(stats) {}
 
-  // `recorded` is the last of the recordings that agreed, `agreed` what they agreed on; `tensors` are the program's by
-  // its keys, and the batch's after them.
+  // `recorded` is the last of the recordings that agreed, `agreed` what they agreed on. `tensors` are the program's by
+  // its keys, then the batch's.
   std::shared_ptr<Plan> make(PlanForm form, Trace recorded, Trace agreed, const std::vector<at::Tensor>& tensors);
-  // Captures the step without running it (engine/plan/virtual_plan.h). Throws UserError where that cannot be.
+  // Captures the step without running it (engine/plan/virtual_plan.h). Throws UserError if that is impossible.
   std::shared_ptr<Plan> make_virtually(PlanForm form, const StepInput& input, const std::function<StepOutput()>& step);
 
  private:
@@ -43,7 +43,7 @@ class PlanMaker {
   const Config& config_;
   Stats& stats_;
   std::shared_ptr<KernelSources> kernels_;  // set when fast mode needs them
-  std::string kernel_problem_;              // why there are none, or what was last said of their directory
+  std::string kernel_problem_;  // why there are no kernels, or the last problem that was logged about their directory
 };
 
 }  // namespace stepc

@@ -9,7 +9,7 @@
 
 namespace stepc {
 
-// The times, the work that the Schedule states, and what each instruction should take on that machine.
+// The measured times, the work that the Schedule states, and the predicted time of each instruction on that machine.
 Profile profile_of(const Schedule& schedule, Mode mode, const RunTimes& times, const KnownTarget& known);
 
 }  // namespace stepc

@@ -9,12 +9,12 @@
 
 namespace stepc {
 
-// A plan has been made; `tensors` are the program's by its keys, and the batch's after them.
+// A plan was made; `tensors` are the program's by its keys, then the batch's.
 void count_plan(Stats& stats, const Program& program, const Plan& plan, const std::vector<at::Tensor>& tensors);
-// It has run.
+// The plan ran.
 void count_run(Stats& stats, const Plan& plan, const StepResult& result);
-// With memory budget "auto": a replay took so long. Once replays are warm, what they take is said beside what was
-// expected.
+// With memory budget "auto": a replay took this long. Once replays are warm, the report states their time beside the
+// expected one.
 void compare_with_expected(Stats& stats, Plan& plan, double seconds);
 
 }  // namespace stepc

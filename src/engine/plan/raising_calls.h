@@ -17,12 +17,12 @@ class RaisingCalls {
   explicit RaisingCalls(const Trace& trace);
 
   [[nodiscard]] bool include(CallId call) const { return calls_.contains(call); }
-  // Of the trace's Schedule, or of its Graph's.
+  // An instruction of the trace's Schedule, or of its Graph's.
   [[nodiscard]] bool include(const Instruction& instruction) const;
 
  private:
   std::set<CallId> calls_;
-  std::set<std::string> ops_;  // of those
+  std::set<std::string> ops_;  // the operators of these calls
 };
 
 }  // namespace stepc

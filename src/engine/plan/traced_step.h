@@ -20,48 +20,48 @@
 
 namespace stepc {
 
-// What was there before a step.
+// What there was before a step.
 struct BeforeStep {
-  std::vector<at::Tensor> tensors;  // by the program's keys, and the batch's after them
-  std::shared_ptr<Undo> undo;       // of all of them
+  std::vector<at::Tensor> tensors;  // by the program's keys, then the batch's
+  std::shared_ptr<Undo> undo;       // of all these tensors
 };
 
-// For a step that leaves its plans.
+// What to do with a step that leaves its plans.
 struct WhatToRecord {
-  RecordedProgram* program = nullptr;  // with the batch; nullptr: it is not recorded
-  bool verifies = false;               // its plan runs from where the step began
+  RecordedProgram* program = nullptr;  // with the batch; nullptr: the step is not recorded
+  bool verifies = false;               // the step's plan is verified: it runs from the state before the step
 };
 
 struct TracedStep {
   StepOutput output;
-  // The plan ran. Else everything was computed as the host code asked for it, and `departure` says why; or, with
-  // `unfit`, nothing was done.
+  // The plan ran. Otherwise everything was computed as the host code asked for it, and `departure` gives the reason;
+  // with `unfit`, nothing was done.
   bool is_replay = false;
   bool unfit = false;
-  Departure departure;         // of a replay, too: the truth or integer that it was given in another plan's stead
-  std::shared_ptr<Plan> plan;  // the last that it followed
-  StepResult result;           // of the replay, without its tensors
-  double execute_seconds = 0;  // that the plan took of it
-  std::optional<Recording> recording;  // of a step that left its plan: all of it, and its output is there
-  BeforeStep before;                   // then, if WhatToRecord asks for it
+  Departure departure;                 // also of a replay: the boolean or integer that it got from another plan
+  std::shared_ptr<Plan> plan;          // the last plan that it followed
+  StepResult result;                   // of the replay, without its tensors
+  double execute_seconds = 0;          // the part that the plan took
+  std::optional<Recording> recording;  // of a step that left its plan: the whole step; its output has values
+  BeforeStep before;                   // of such a step, if WhatToRecord asks for it
 };
 
-// The plans that a traced step may follow: which, is seen by the calls that it makes.
+// The plans that a traced step may follow. The calls of the step select one.
 class TracedPlans {
  public:
-  // `plans`: of one signature, the likeliest first. `may_follow`: whether one may run.
+  // `plans`: of one signature, the likeliest first. `may_follow`: whether a plan may run.
   TracedPlans(const std::list<std::shared_ptr<Plan>>& plans, Program& program, std::vector<at::Tensor> tensors,
               std::function<bool(const Plan&)> may_follow);
 
-  // Why the first one cannot run, empty if it can.
+  // Why the first plan cannot run, empty if it can.
   [[nodiscard]] const std::string& unfit() const { return unfit_; }
   [[nodiscard]] const std::shared_ptr<Plan>& plan() const { return followed_; }
-  // Without the gradients that no plan reads.
+  // The tensors without the gradients that no plan reads.
   [[nodiscard]] const std::vector<at::Tensor>& tensors() const { return tensors_; }
-  // All of the program's and the batch's, as they were before the step.
+  // All tensors of the program and the batch, as they were before the step.
   [[nodiscard]] std::vector<OwnedBefore> before() const;
 
-  // Binds the first one's tracer, and for Tracer::Plan the next one's.
+  // begin() binds the tracer of the first plan; other() the tracer of the next one, for Tracer::Plan.
   Tracer& begin();
   Tracer* other();
   void took_over() { followed_ = offered_; }
@@ -77,12 +77,12 @@ class TracedPlans {
   std::string unfit_;
 };
 
-// What the host has given a traced step since the last time goes on to its plan.
+// Passes on to the plan what the host has given a traced step since the last call.
 class HostSupplies {
  public:
-  // `has_begun`: the plan's run; data is there from the beginning of one.
+  // `has_begun`: the plan's run; data exists from the beginning of a run.
   void pass_on(Plan& plan, bool has_begun);
-  // Another plan is to get all of it.
+  // Another plan will get all supplies from the start.
   void clear();
 
  private:
@@ -90,23 +90,23 @@ class HostSupplies {
   std::set<std::string> data_;
 };
 
-// A run of such a step in parts: what is between them, at the pause of a loop's model, is the program's own.
+// A traced step's run in parts. What lies between the parts, at the pause of a loop's model, belongs to the program.
 class TracedRun {
  public:
   TracedRun(TracedPlans plans, Program& program, const WhatToRecord& recorded, RunTimes* times);
-  // Of one that is not finished: nothing is put back.
+  // Of an unfinished run: restores nothing.
   ~TracedRun();
   TracedRun(const TracedRun&) = delete;
   TracedRun& operator=(const TracedRun&) = delete;
 
-  // Runs a part of the step, which everything is computed of if it raises.
+  // Runs a part of the step. If the part raises, everything of it is computed.
   void run(const std::function<void()>& part);
-  // The part before the pause has made `outputs`, the tensors that the program holds. They have values afterwards.
+  // The part before the pause has made `outputs`, the tensors that the program holds. pause() gives them values.
   void pause(const std::vector<at::Tensor>& outputs, int64_t structure);
   void resume(const std::vector<at::Tensor>& incoming);
   TracedStep finish(StepOutput output);
 
-  // Why it has left its plans, empty: it has not. Then everything is computed as the host code asks for it.
+  // Why the run has left its plans; empty: it has not. After that everything is computed as the host code asks for it.
   [[nodiscard]] const std::string& difference() { return plan().tracer().departure().difference; }
   void leave(const std::string& why, bool records);
   Plan& plan() { return *plans_.plan(); }
@@ -133,14 +133,14 @@ class TracedRun {
   RunTimes* times_;
   std::vector<at::Generator> generators_;
   const Tracer::Plan host_;
-  Tracer* first_ = nullptr;        // of the plan that the step began with; nullptr: it is over
+  Tracer* first_ = nullptr;        // tracer of the plan that the step began with; nullptr: the run is over
   std::vector<Undo> undo_;         // of what the host writes
   std::optional<Undo> undo_plan_;  // of what the plan does
   std::vector<std::optional<GeneratorSnapshot>> snapshots_;  // by generator, as the plan left them
-  std::vector<std::optional<GeneratorSnapshot>> resumed_;    // and as they were after the pause
+  std::vector<std::optional<GeneratorSnapshot>> resumed_;    // the same after the pause
   std::vector<at::Tensor> incoming_;                         // after the pause
   HostSupplies supplies_;
-  size_t stops_ = 0;  // that the plan has come to
+  size_t stops_ = 0;  // the stops that the plan has come to
   bool has_begun_ = false;
   bool is_at_pause_ = false;
   double execute_seconds_ = 0;
@@ -149,8 +149,8 @@ class TracedRun {
   BeforeStep before_;
 };
 
-// `tensors` are the program's by its keys, and the batch's after them: they are let go. `step` runs the user's
-// function. `may_follow`: of the plans beside the first, whether one may run.
+// `tensors` are the program's by its keys, then the batch's; run_traced() releases them. `step` runs the user's
+// function. `may_follow`: whether a plan other than the first may run.
 TracedStep run_traced(const std::list<std::shared_ptr<Plan>>& plans, Program& program, std::vector<at::Tensor>& tensors,
                       const std::function<bool(const Plan&)>& may_follow, const std::function<StepOutput()>& step,
                       const WhatToRecord& recorded, RunTimes* times);

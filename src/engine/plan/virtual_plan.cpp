@@ -243,7 +243,7 @@ std::string VirtualPlan::report() const {
              human_bytes(parameter_bytes));
   out += str("  buffers             {:>12}\n", human_bytes(buffer_bytes));
   out += str("  optimizer state     {:>12}\n", human_bytes(optimizer_bytes));
-  out += str("  the step's own      {:>12}   at least, workspaces apart\n", human_bytes(step_bytes_lower_bound));
+  out += str("  the step's own      {:>12}   at least, without workspaces\n", human_bytes(step_bytes_lower_bound));
   out += str("  together            {:>12}   at least\n", human_bytes(state_bytes() + step_bytes_lower_bound));
   return out;
 }

@@ -5,8 +5,8 @@
 
 namespace stepc {
 
-// `now` is what the step did: a replay of `planned` would have read the numbers that it is held to, and its optimizers
-// would have made the recorded calls.
+// `now` is what the step did. A replay of `planned` would have read the numbers that its guards require, and its
+// optimizers would have made the recorded calls.
 bool would_replay(const Trace& planned, const Trace& now);
 
 }  // namespace stepc

@@ -22,28 +22,28 @@ void set_gradient(const at::Tensor& parameter, const at::Tensor& gradient);
 
 class EventUpdate {
  public:
-  // `keys`: the program's; the tensors of a run stand in their order, the batch's after them.
+  // `keys`: the program's. The tensors of a run are in the order of the keys, then come the batch's.
   EventUpdate(const Trace& trace, size_t event, const std::vector<OwnedKey>& keys);
 
   using HandOn = std::function<void(const HostSupply& number, bool is_new)>;
-  // Hands on the event's numbers, and counts one further. Returns what its calls did otherwise than recorded, empty if
-  // nothing. `before_host_code` is called before the program's own code runs, if it has to. `learns`: it is this plan's
-  // own run, of which the next one may profit.
+  // Passes the event's numbers to `hand_on` and increments its count. Returns the difference between its calls and the
+  // recorded ones, empty if there is none. `before_host_code` is called before the program's own code runs, if it must
+  // run. `learns`: this is the plan's own run, and the next one may use what it learns.
   std::string run(Program& program, const std::vector<at::Tensor>& tensors, bool learns,
                   const std::function<void()>& before_host_code, const HandOn& hand_on);
-  // Events that were taken over without their host code.
+  // Events that were replayed without their host code.
   [[nodiscard]] int64_t known_updates() const { return known_updates_; }
 
-  // As KnownUpdate's.
+  // As in KnownUpdate.
   void doubt() { known_.doubt(); }
   void set_stale() { known_.set_stale(); }
-  // Where what its own calls write stands among the tensors.
+  // The places, among the tensors, of what the event's own calls write.
   [[nodiscard]] const std::vector<size_t>& counters() const { return counters_; }
 
  private:
   struct Gradient {
     size_t parameter = 0;  // its place
-    at::Tensor stand_in;   // that the event finds; undefined: none
+    at::Tensor stand_in;   // the gradient that the event finds; undefined: none
   };
   std::string shadow(const std::vector<at::Tensor>& tensors, const std::function<void()>& host_code,
                      const SupplyFn& supply);

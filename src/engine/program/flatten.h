@@ -73,7 +73,7 @@ void for_each_tensor_in(std::map<std::string, T>& value, F&& f) {
   for (auto& [key, element] : value) for_each_tensor_in(element, f);
 }
 
-// The tensors of `value`, in order. Handles only: no data is copied.
+// The tensors of `value`, in order. Returns handles; copies no data.
 template <class T>
 std::vector<at::Tensor> tensors_in(const T& value) {
   std::vector<at::Tensor> out;

@@ -17,7 +17,7 @@
 
 namespace stepc {
 
-// A module, given as std::shared_ptr<M> or as a module holder (torch::nn::Linear).
+// A module, passed as std::shared_ptr<M> or as a module holder (torch::nn::Linear).
 class ModuleRef {
  public:
   template <class M>
@@ -30,7 +30,7 @@ class ModuleRef {
   std::shared_ptr<torch::nn::Module> module_;
 };
 
-// An optimizer of stepc or of PyTorch, owned by the caller, who keeps it alive as long as the step.
+// An optimizer of stepc or of PyTorch. The caller owns it and keeps it alive as long as the step.
 class OptimizerRef {
  public:
   OptimizerRef(optim::Optimizer& optimizer) : ours_(&optimizer) {}           // NOLINT: implicit on purpose
@@ -63,11 +63,11 @@ class ModuleProgram final : public Program {
   void find_events(Trace& trace) override;
   std::shared_ptr<void> save_host_state() override;
   void restore_host_state(const std::shared_ptr<void>& state) override;
-  // PyTorch's optimizers make theirs in their first step, stepc's when they are made.
+  // PyTorch's optimizers make their state in their first step, stepc's when they are constructed.
   bool make_state() override;
   std::optional<double> initial_value(const OwnedKey& key) const override;
   void drop_state() override;
-  // A generator that the step draws from is the program's from then on.
+  // A generator from which the step draws belongs to the program from then on.
   std::vector<bool> explain(const std::vector<Unowned>& unowned) override;
 
  private:
@@ -78,9 +78,9 @@ class ModuleProgram final : public Program {
   std::vector<OptimizerRef> optimizers_;
   std::vector<OwnedKey> keys_;
   std::vector<at::Tensor> tensors_;  // by key, of the last refresh; gradients are read through their parameters
-  size_t parameters_ = 0;            // how many keys are parameters; as many gradients follow
+  size_t parameters_ = 0;            // the number of keys that are parameters; as many gradients follow
   std::vector<std::pair<std::string, at::Generator>> generators_;
-  std::vector<std::pair<torch::optim::Optimizer*, void*>> made_;  // states by make_state(), with their parameters
+  std::vector<std::pair<torch::optim::Optimizer*, void*>> made_;  // states made by make_state(), with their parameters
 };
 
 }  // namespace stepc

@@ -17,18 +17,18 @@
 
 namespace stepc {
 
-// What somebody adds to a checkpoint: texts by the names of their files.
+// Files that the caller adds to a checkpoint: texts by file name.
 using Companions = std::map<std::string, std::string>;
 
 struct SavedTensor {
   OwnedKey key;
-  bool is_of_model = false;  // in the model's files, else beside the optimizer's state
+  bool is_of_model = false;  // in the model's files; otherwise beside the optimizer's state
   at::Tensor tensor;
 };
-// Of the program's last refresh, in the order of its keys.
+// The tensors of the program's last refresh, in the order of its keys.
 std::vector<SavedTensor> saved_tensors(const Program& program);
 
-// A large parameter that no step changes: such have files of their own, which later checkpoints share.
+// Whether it is a large parameter that no step changes: it has a file of its own, which later checkpoints share.
 bool is_kept(const SavedTensor& tensor);
 
 // A checkpoint's tensors.
@@ -36,12 +36,12 @@ class SavedProgram {
  public:
   explicit SavedProgram(const std::filesystem::path& checkpoint);
 
-  // nullptr where it has none. `files` gets where it lies.
+  // nullptr if the checkpoint has no such tensor. `files` becomes the files that are searched for it.
   const TensorFiles::Tensor* find(const SavedTensor& tensor, const TensorFiles*& files) const;
-  // UserError where it is of another program: it lacks what the program had `before` state was made for its optimizers,
-  // has what the program has not, or has it in another shape.
+  // Throws UserError for another program's checkpoint: one that lacks a tensor which the program had `before` state was
+  // made for its optimizers, has a tensor that the program has not, or has one of another shape.
   void check(const Program& program, const std::vector<OwnedKey>& before) const;
-  // The names of what lies beside the model, but for the generator.
+  // The names of the tensors beside the model, without the generator's state.
   [[nodiscard]] std::vector<std::string> names_of_state() const;
   void load_generator() const;
 
@@ -50,16 +50,16 @@ class SavedProgram {
   TensorFiles model_, state_;
 };
 
-// A checkpoint's directory, or the newest whole one of a run's. UserError where there is none.
+// The checkpoint in this directory, or the newest complete one of a run's directory. Throws UserError if there is none.
 Checkpoint find_checkpoint(const std::filesystem::path& from);
 
-// Of a program that one process holds: writes `output`/checkpoint-000200 and returns it.
+// For a program that one process holds: writes `output`/checkpoint-000200 and returns it.
 std::filesystem::path save_program(Program& program, const std::filesystem::path& output, int64_t number,
                                    const Companions& companions);
-// And the way back, into the tensors that the program has. What its optimizers have not made yet is made.
+// Loads a checkpoint into the program's tensors. Makes the state that its optimizers have not made yet.
 void load_program(Program& program, const SavedProgram& saved);
 
-// Copies what was read into a tensor of the program, and gives it memory if it has none.
+// Copies `read` into a tensor of the program, and gives that tensor memory if it has none.
 void put_into(const at::Tensor& tensor, const at::Tensor& read);
 
 }  // namespace stepc

@@ -15,11 +15,11 @@ namespace stepc {
 // Compact and exact; compared byte by byte. `tensors` are the program's, by its keys.
 std::string signature_of(const Program& program, const std::vector<at::Tensor>& tensors, const StepInput& input);
 
-// Which of the program's tensors lie in one memory: weights that are tied, parameters in one flat buffer. Found anew
-// where any lies elsewhere than at the last call.
+// Finds which of the program's tensors share memory: tied weights, parameters in one flat buffer. Searches again if a
+// tensor lies elsewhere than at the last call.
 class SharedMemory {
  public:
-  // "head.weight=embedding.weight;" of all but gradients; exact, and for people too.
+  // "head.weight=embedding.weight;" for all tensors but gradients; exact, and readable.
   const std::string& among(const Program& program, const std::vector<at::Tensor>& tensors);
 
  private:
@@ -27,11 +27,11 @@ class SharedMemory {
   std::string text_;
 };
 
-// The same in words, for log lines: "input_ids" -> "8x512", "threads" -> "2".
+// The signature in words, for log lines: "input_ids" -> "8x512", "threads" -> "2".
 std::map<std::string, std::string> describe_signature(const Program& program, const std::vector<at::Tensor>& tensors,
                                                       const StepInput& input);
 
-// "new shape: input_ids 8x512 -> 8x384": what separates `after` from `before`, in one line.
+// "new shape: input_ids 8x512 -> 8x384": the difference between `before` and `after`, in one line.
 std::string explain_change(const std::map<std::string, std::string>& before,
                            const std::map<std::string, std::string>& after);
 

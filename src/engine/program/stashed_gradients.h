@@ -11,8 +11,8 @@
 
 namespace stepc {
 
-// Takes the parameters' gradients away for the length of a pass, and puts them back. Where the pass throws, they come
-// back with what the pass has added until then, as the autograd engine leaves them.
+// Takes the parameters' gradients away for the length of a pass and puts them back. If the pass throws, what it has
+// added by then is added to them, as the autograd engine would leave them.
 class StashedGradients {
  public:
   explicit StashedGradients(const Program& program);
@@ -21,9 +21,9 @@ class StashedGradients {
   StashedGradients& operator=(const StashedGradients&) = delete;
 
   at::Tensor gradient_of(const std::string& key) const;
-  // What the pass has left, of the parameters that require a gradient.
+  // Takes the gradients that the pass has left, of the parameters that require a gradient.
   std::vector<at::Tensor> take();
-  // The same of a replay.
+  // The same from the result of a replay.
   std::vector<at::Tensor> take(const std::vector<Bound>& gradients) const;
 
  private:

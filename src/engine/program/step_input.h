@@ -12,9 +12,9 @@ namespace stepc {
 
 struct StepInput {
   std::vector<at::Tensor> tensors;
-  std::vector<std::string> names;  // for log lines, one a tensor; may be empty
-  std::string constants;           // everything that is no tensor, and the structure, in words: part of the signature
-  Clock::time_point began = {};    // the call, as the program sees it; none: when it is run
+  std::vector<std::string> names;  // for log lines, one for each tensor; may be empty
+  std::string constants;         // every argument that is no tensor, and the structure, in words: part of the signature
+  Clock::time_point began = {};  // the time of the call, as the program sees it; none: the time of the run
 };
 
 }  // namespace stepc

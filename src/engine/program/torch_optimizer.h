@@ -13,17 +13,19 @@ namespace stepc {
 void for_each_state(torch::optim::Optimizer& optimizer, const std::function<std::string(const at::Tensor&)>& name_of,
                     const std::function<void(std::string, const at::Tensor&)>& f);
 
-// Makes the states that the optimizer would make in its first step, of zeros, so that this step is like all others;
-// large tensors hold no memory. Those parameters that got one. UserError where the first step would be another.
+// Makes the states that the optimizer would make in its first step, filled with zeros, so that this step is like all
+// others; large tensors get no memory. Returns the parameters that got a state. Throws UserError if the first step
+// would still differ.
 std::vector<void*> make_states(torch::optim::Optimizer& optimizer);
 
-// What the states keep beside tensors: which parameters have one, in the groups' order, and its step count (0: none).
+// What the states keep beside tensors: the parameters that have a state, in the groups' order, and their step counts
+// (0: none).
 struct OptimizerCounts {
   std::vector<void*> parameters;
   std::vector<int64_t> counts;
 };
 OptimizerCounts save_counts(torch::optim::Optimizer& optimizer);
-// Puts them back; states that came since go.
+// Restores the counts; drops states that were made since.
 void restore_counts(torch::optim::Optimizer& optimizer, const OptimizerCounts& saved);
 
 }  // namespace stepc

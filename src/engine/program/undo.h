@@ -16,7 +16,7 @@
 
 namespace stepc {
 
-// Which gradients a program's parameters have, to be put back. Handles only.
+// The gradients that a program's parameters have, to be restored. Holds handles only.
 class SavedGradients {
  public:
   SavedGradients(const std::vector<OwnedKey>& keys, const std::vector<at::Tensor>& tensors);
@@ -28,16 +28,16 @@ class SavedGradients {
 
 class Undo {
  public:
-  // Copies `tensors`, whose handles it keeps, and the process's default generator and `generators`. Without a program
-  // its host code's state is left alone, until add_host_state().
+  // Copies `tensors`, keeping their handles, and the states of the process's default generator and of `generators`.
+  // Without a program the host code's state stays uncopied until add_host_state().
   Undo(Program* program, std::vector<at::Tensor> tensors, const std::vector<at::Generator>& generators);
 
-  // Copies what the program's host code keeps outside of tensors, if that was not done: it may run now.
+  // Copies what the program's host code keeps outside tensors, unless that was done: host code may run now.
   void add_host_state(Program& program);
-  // Keeps the handles of the parameters' gradients, too. `tensors` are the program's by its `keys`.
+  // Also keeps the handles of the parameters' gradients. `tensors` are the program's by its `keys`.
   void add_gradients(const std::vector<OwnedKey>& keys, const std::vector<at::Tensor>& tensors);
 
-  // Puts everything back.
+  // Restores everything.
   void restore();
 
   uint64_t bytes() const { return bytes_; }
@@ -46,14 +46,14 @@ class Undo {
   Program* program_;
   std::vector<at::Tensor> tensors_;
   std::vector<std::byte> bytes_of_dense_;  // of the host's tensors without gaps, one after the other
-  std::vector<at::Tensor> copies_;         // of the others
+  std::vector<at::Tensor> copies_;         // of the other tensors
   std::vector<std::pair<at::Generator, GeneratorSnapshot>> generators_;
   std::shared_ptr<void> host_state_;
   std::optional<SavedGradients> gradients_;
   uint64_t bytes_ = 0;
 };
 
-// Runs `part` and then puts back what `saved` holds, also where `part` throws.
+// Runs `part` and then restores what `saved` holds, even if `part` throws.
 template <class Saved, class Part>
 void run_and_restore(Saved& saved, const Part& part) {
   try {

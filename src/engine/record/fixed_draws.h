@@ -8,10 +8,10 @@
 
 namespace stepc {
 
-// Runs `step` of a recording; what it draws is then: of a Bernoulli variable its probability (dropout keeps
-// everything), of a uniform one the middle of its range, of a normal one half a deviation above its mean, of an integer
-// the least, of an exponential one its mean, of a permutation the identity. Other distributions are drawn as ever. The
-// generators advance as they would.
+// Runs `step` of a recording with fixed draws: a Bernoulli variable gives its probability (dropout keeps everything), a
+// uniform one the middle of its range, a normal one half a deviation above its mean, an integer the least, an
+// exponential one its mean, a permutation the identity. Other distributions draw as usual. The generators advance as
+// they would without this.
 StepOutput with_fixed_draws(const std::function<StepOutput()>& step);
 
 }  // namespace stepc

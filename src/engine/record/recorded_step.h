@@ -13,20 +13,22 @@
 
 namespace stepc {
 
-// The program's tensors by its keys, and the batch's after them.
+// The program's tensors by its keys, then the batch's.
 std::vector<at::Tensor> list_tensors(const Program& program, const StepInput& input);
 
-// Ends a step, recorded or not: what it returns owns its storage, apart from `program`'s, and carries no grad_fn.
+// Ends a step, recorded or not: its results then own their storage, apart from `program`'s tensors, and carry no
+// grad_fn.
 void own_results(StepOutput& output, const std::vector<at::Tensor>& program);
 
-// Finds the owners of what a recording says outlives the step, for the next recording to know. Returns whether any was
-// found; what has none stays among the unowned.
+// Finds the owners of what, by a recording, outlives the step, for the next recording. Returns whether it found any. A
+// tensor without an owner stays among the unowned.
 bool explain_unowned(Program& program, Recording& recording);
-// They become obstacles.
+// Makes the remaining unowned tensors obstacles.
 void refuse_unowned(Recording& recording);
-// Of a traced step: a tensor that it only reads is data and may be another tensor next time; no owner is looked for.
+// For a traced step: a tensor that it only reads is data and may be another tensor next time; no owner is searched for.
 void leave_out_data(Recording& recording);
-// Of a traced step: a tensor that it made and keeps where only its own code finds it becomes a result without an owner.
+// For a traced step: a tensor that it made, and keeps where only its own code finds it, becomes a result without an
+// owner.
 void leave_to_host(Recording& recording);
 
 // Borrows all three for one step.

@@ -15,27 +15,27 @@
 
 namespace stepc {
 
-// The program's slots and host state, by handles: no values are copied.
+// The program's slots and host state, by handles; copies no values.
 class SavedSlots {
  public:
-  // `program` must outlive this, and have been refreshed.
+  // `program` must outlive this object and must have been refreshed.
   SavedSlots(Program& program, const StepInput& input);
-  // With `host_state`, what host code has done stays, but for what the program saves as that (Program).
+  // With `host_state`, effects of host code stay, except for the part that Program::save_host_state() saved in it.
   void restore(const std::shared_ptr<void>& host_state = nullptr) const;
 
   const std::vector<OwnedKey>& keys() const { return keys_; }
-  const std::vector<at::Tensor>& tensors() const { return tensors_; }  // the program's by its keys, and the batch's
+  const std::vector<at::Tensor>& tensors() const { return tensors_; }  // the program's by its keys, then the batch's
 
  private:
   Program& program_;
   std::vector<OwnedKey> keys_;
   std::vector<at::Tensor> tensors_;
-  std::vector<at::Tensor> memory_;  // the same, to recognise and put back a tensor that is given other memory
+  std::vector<at::Tensor> memory_;  // of each tensor, so that restore() recognises and reverts a change of memory
   SavedGradients gradients_;
   std::shared_ptr<void> everything_;
 };
 
-// And the values of all that, and of the generators. What the program does not list is not among it.
+// The slots, the values of their tensors, and the generators. Excludes what the program does not list.
 class SavedState {
  public:
   SavedState(Program& program, const StepInput& input);
@@ -46,17 +46,17 @@ class SavedState {
   Undo undo_;
 };
 
-// One step that was run and taken back.
+// One step that was run and undone.
 struct Rehearsal {
   std::vector<OwnedKey> keys;
-  std::vector<Named> left;  // results, and copies of what the program held behind it
-  bool narrow = false;      // it computes in bf16 or f16
-  std::string problem;      // what of it cannot be taken back, or is not among `left`; empty: nothing
+  std::vector<Named> left;  // results, and copies of what the program held after it
+  bool narrow = false;      // the step computes in bf16 or f16
+  std::string problem;      // what of the step cannot be undone, or is not in `left`; empty: nothing
 };
 Rehearsal rehearse(Program& program, const StepInput& input, const OpRules& rules,
                    const std::function<StepOutput()>& step);
 
-// How far two are apart in results and updates, within rounding; empty: no further.
+// The distance of two rehearsals in results and updates, beyond rounding; empty: within rounding.
 std::string difference_of(const Rehearsal& one, const Rehearsal& other);
 
 }  // namespace stepc

@@ -11,14 +11,14 @@
 
 namespace stepc {
 
-// Bit by bit where the plan has fixed bits, else within rounding. Borrows the plan.
+// Compares bit by bit if the plan has fixed bits, else within rounding. Borrows the plan.
 class PassRemains {
  public:
   explicit PassRemains(const Plan& plan) : by_bits_(plan.has_fixed_bits()) {}
   void add_outputs(const std::vector<at::Tensor>& outputs, const std::string& what);
   void add_gradient(const std::string& key, const at::Tensor& gradient);
   void add(const StepResult& backward);
-  // Tensors of the program, whose values are copied: another run writes to them.
+  // Tensors of the program. Copies their values, because another run writes to them.
   void add_written(const std::vector<at::Tensor>& written);
   const std::vector<Named>& all() const { return all_; }
 
@@ -27,7 +27,7 @@ class PassRemains {
   std::vector<Named> all_;
 };
 
-// Where the two differ, empty: nowhere.
+// The place where the two differ; empty: nowhere.
 std::string difference(const Plan& plan, const PassRemains& replayed, const PassRemains& other);
 
 }  // namespace stepc

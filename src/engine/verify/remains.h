@@ -12,7 +12,7 @@
 
 namespace stepc {
 
-// What is in a slot of the program.
+// The tensor in a slot of the program.
 Named named_owned(const OwnedKey& key, const at::Tensor& tensor, bool by_bits);
 
 // Borrows plan and program.
@@ -21,8 +21,8 @@ class Remains {
   Remains(const Plan& plan, const Program& program, const std::vector<at::Tensor>& tensors)
       : plan_(plan), program_(program), count_(tensors.size()) {}
 
-  // `tensors`: the program's by its keys, and the batch's after them. What is compared by values is not copied: the
-  // next run writes to the same tensors.
+  // `tensors`: the program's by its keys, then the batch's. Tensors compared by values are not copied: the next run
+  // writes to the same tensors.
   std::vector<Named> of(const StepOutput& output, const std::vector<at::Tensor>& tensors,
                         const std::function<at::Tensor(const Rebinding&)>& rebound, bool by_bits) const;
   std::vector<Named> left_by(const StepResult& run, const std::vector<at::Tensor>& tensors, bool by_bits) const;

@@ -13,19 +13,19 @@ namespace stepc {
 
 class RuleCheck {
  public:
-  // Of the calls of `trace`, which must outlive this.
+  // Checks the calls of `trace`, which must outlive this object.
   explicit RuleCheck(const Trace& trace);
   ~RuleCheck();
   RuleCheck(const RuleCheck&) = delete;
   RuleCheck& operator=(const RuleCheck&) = delete;
 
-  // One sentence on the first rule that is wrong; empty: none is.
+  // One sentence about the first wrong rule; empty: no rule is wrong.
   [[nodiscard]] std::string wrong() const;
 
   struct Calls;
 
  private:
-  std::unique_ptr<Calls> calls_;  // nullptr: nothing is to be split
+  std::unique_ptr<Calls> calls_;  // nullptr: nothing to check
 };
 
 }  // namespace stepc

@@ -11,20 +11,21 @@
 
 namespace stepc {
 
-// Of a step that was captured without executing it: its run is compared before it counts, and within the memory that
-// the plan takes. With the plain Graph, unless even in parts that needs more than the machine, or a budget, has; with
-// eager, too, where that, with a copy of all that it changes, fits the budget, or else the plan.
+// Compares the run of a virtually captured step before it counts, within the memory that the plan takes: with the plain
+// Graph, unless even in parts it needs more memory than the machine or a budget has; and with eager, if the step draws
+// no random numbers and eager, with a copy of everything that it changes, fits the plan's memory or a budget.
 struct DryVerification {
   Plan::Outcome outcome;   // without a result the plan does not fit the program
   std::string difference;  // empty: the runs agree, or there was nothing to compare with
-  std::string with;        // what it differs from
-  std::string wrong_rule;  // of an operator of the program's own
+  std::string with;        // the run from which it differs
+  std::string wrong_rule;  // of the program's own operator
   bool with_plain = false, with_eager = false;
-  uint64_t plain_bytes = 0, eager_bytes = 0;  // what either would take beside the program's tensors
+  uint64_t plain_bytes = 0, eager_bytes = 0;  // what each would take beside the program's tensors
 };
-// For reports.
+// The text for reports.
 std::string to_text(const DryVerification& verification);
-// What the plain Graph may take beside the program's tensors, for its dry run to stay within the plan's own memory.
+// The most that the plain Graph may take beside the program's tensors, so that its dry run stays within the plan's own
+// memory.
 uint64_t most_of_plain(const Schedule& planned);
 DryVerification verify_dry(Plan& plan, Program& program, const std::vector<at::Tensor>& tensors,
                            const std::function<StepOutput()>& step, const MemoryBudget& budget);

@@ -10,8 +10,8 @@
 
 namespace stepc {
 
-// A lower bound on the peak of every order: what is live when `unit` starts, and what it makes beyond what it may take
-// over.
+// A lower bound on the peak of every order: the bytes that are live when `unit` starts, and those that it makes without
+// taking over memory.
 uint64_t cut_bound(const OrderProblem& problem, uint32_t unit);
 
 }  // namespace stepc

@@ -1,13 +1,13 @@
-// Local ordering: the units around a peak, between two points where little is live, are put in a better order as long
-// as there is one.
+// Local ordering: puts the units around a peak, between two points with few live bytes, in a better order as long as
+// there is one.
 #pragma once
 
 #include "memory/order/order_problem.h"
 
 namespace stepc {
 
-// An order whose peak is at most that of `order`. Stops at `bound_bytes`, below which no order is, and after a number
-// of runs that depends on the problem's size alone.
+// An order whose peak is at most that of `order`. Stops at `bound_bytes`, a lower bound of every order, and after a
+// number of runs that depends only on the problem's size.
 UnitOrder improve_runs(const OrderProblem& problem, UnitOrder order, uint64_t bound_bytes);
 
 }  // namespace stepc

@@ -1,12 +1,12 @@
-// List scheduling: one unit after the other, by a rule that looks at what is ready and no further.
+// List scheduling: one unit after the other, by a rule that considers only ready units.
 #pragma once
 
 #include "memory/order/order_problem.h"
 
 namespace stepc {
 
-// Always the ready unit that leaves the fewest bytes live, of equal ones the first in program order. This is the order
-// heuristic that the literature calls LESCEA.
+// Always runs the ready unit that leaves the fewest bytes live; among equal ones the first in program order. The
+// literature calls this heuristic LESCEA.
 UnitOrder least_increase_order(const OrderProblem& problem);
 
 }  // namespace stepc

@@ -1,4 +1,4 @@
-// LiveBytes: an order as it grows, with the bytes that are live. Runs units, and takes the last ones back.
+// LiveBytes: a growing order with its live bytes. Runs units, and undoes the last ones.
 #pragma once
 
 #include <algorithm>
@@ -11,25 +11,25 @@ namespace stepc {
 
 class LiveBytes {
  public:
-  explicit LiveBytes(const OrderProblem& problem);  // which outlives it
+  explicit LiveBytes(const OrderProblem& problem);  // which must outlive this object
 
-  // What running a unit now would do to live(): how far it rises meanwhile, and what is left of that.
+  // What running a unit now would do to live(): the rise while it runs, and the change after it.
   struct Step {
     int64_t rise = 0;
     int64_t net = 0;
   };
   [[nodiscard]] Step look(uint32_t unit);
 
-  // Runs a unit: what it needs has run. take_back() undoes the last run(unit) that is not undone yet.
+  // Runs a unit; everything that it needs has run. take_back() undoes the last run(unit) that is not undone yet.
   Step run(uint32_t unit);
   void take_back(uint32_t unit);
 
   [[nodiscard]] int64_t live() const { return live_; }
-  // Users of a value that have not run.
+  // The users of a value that have not run.
   [[nodiscard]] uint32_t users_left(uint32_t value) const { return users_left_[value]; }
   [[nodiscard]] bool dies_at(uint32_t value, uint32_t unit) const;
 
-  // Calls taken(operand, result) for every value that would take over another's memory if the unit ran now.
+  // Calls taken(operand, result) for every value that would take over another value's memory if the unit ran now.
   template <class Taken>
   void for_each_reuse(uint32_t unit, Taken&& taken) {
     const std::vector<Reuse>& reuses = problem_.units[unit].reuses;

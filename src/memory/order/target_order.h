@@ -1,6 +1,6 @@
-// An order that stays below a target, or none: what frees memory and fits below the target runs at once, because that
-// can only help everything after it; so do whole branches (weight updates) that free memory in the end. In between the
-// trunk advances in a given order.
+// An order that stays below a target, or none. A unit that frees memory and fits below the target runs immediately,
+// because this can only help later units; so do whole branches (weight updates) that free memory in the end. Between
+// them the trunk advances in a given order.
 #pragma once
 
 #include <optional>

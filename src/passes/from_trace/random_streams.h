@@ -1,6 +1,6 @@
 // RandomStreams: numbers the random draws of a Trace while it becomes a Graph. Every draw gets a stream of its own; a
-// draw after an earlier generator state was put back (recomputed dropout) gets the earlier draw's stream again.
-// Generators have a seed each.
+// draw after an earlier generator state was restored (recomputed dropout) gets the earlier draw's stream again. Each
+// generator has one seed.
 #pragma once
 
 #include <vector>
@@ -13,7 +13,7 @@ class RandomStreams {
  public:
   explicit RandomStreams(const Trace& trace) : trace_(trace), next_(std::max<size_t>(trace.generators.size(), 1), 0) {}
 
-  // Around each call, in order.
+  // Called before and after each call, in order.
   void before(CallId call) {
     for (const GeneratorLoad& load : trace_.loads)
       if (load.before == call) next_[trace_.states[load.state.index()].generator.index()] = position_of(load.state);
@@ -26,7 +26,7 @@ class RandomStreams {
       saved_[s] = next_[state.generator.index()];
     }
   }
-  // The step goes on after a pause.
+  // The step continues after a pause.
   void resume() { resumed_ = next_; }
   // The stream of the next draw of the generator among `args`, the default one if none is.
   int64_t next(const std::vector<Arg>& args) { return next_[generator_of(args).index()]++; }
@@ -58,7 +58,7 @@ class RandomStreams {
   const Trace& trace_;
   std::vector<int64_t> next_;     // by generator
   std::vector<int64_t> saved_;    // by state
-  std::vector<int64_t> resumed_;  // by generator: where they stood at the pause
+  std::vector<int64_t> resumed_;  // by generator: the positions at the pause
 };
 
 }  // namespace stepc

@@ -1,5 +1,5 @@
-// StorageContents: while a Trace becomes a Graph, what every storage of the Trace holds just now, as a graph tensor.
-// Reads derive a window from it with view ops; a write makes a new tensor and forgets the windows derived before.
+// StorageContents: the present contents of every storage of a Trace, as graph tensors, while the Trace becomes a Graph.
+// Reads derive a window from them with view ops; a write makes a new tensor and drops the windows derived before.
 #pragma once
 
 #include <map>
@@ -14,8 +14,8 @@ class StorageContents {
  public:
   StorageContents(const Trace& trace, GraphBuilder& builder);
 
-  // The window by which a storage that `first` introduces is kept: `first` itself where every other window of the step
-  // lies inside it, else all of the storage, flat.
+  // The window by which a storage that `first` introduces is kept: `first` itself if every other window of the step
+  // lies inside it, otherwise the whole storage, flat.
   struct Base {
     DType dtype = DType::kF32;
     Window window;
@@ -23,20 +23,20 @@ class StorageContents {
   [[nodiscard]] Base base_for(ValueId first) const;
 
   [[nodiscard]] bool known(StorageId storage) const { return states_[storage.index()].tensor.valid(); }
-  // A storage's first contents: `tensor` is what lies in `base`.
+  // A storage's first contents: `tensor` holds `base`.
   void introduce(StorageId storage, const Base& base, TensorId tensor);
   // The same for a tensor that a call made as `value`.
   void introduce(ValueId value, TensorId tensor);
 
   TensorId read(ValueId value);
-  // What lies in `base` now.
+  // The present contents of `base`.
   TensorId read(StorageId storage, const Base& base);
   void write(ValueId value, TensorId tensor);
 
  private:
   struct State {
     Base base;
-    TensorId tensor;                      // what lies in base
+    TensorId tensor;                      // the contents of base
     std::map<ValueId, TensorId> derived;  // windows of this tensor, already made
   };
   void keep_as(State& state, DType dtype);

@@ -1,5 +1,5 @@
-// Windows as views: how a strided window of some memory is had from the tensor that holds that memory, and how it is
-// written back, in view ops alone.
+// Windows as views: derives a strided window of some memory from the tensor that holds the memory, and writes it back,
+// with view ops only.
 //
 //   memory: f32[6, 4], window: sizes (3, 2) strides (8, 1) offset 5     rows 1, 3, 5, columns 1 and 2
 //   reshape [6, 4] -> slice starts [1, 1] sizes [3, 2] steps [2, 1]
@@ -19,18 +19,18 @@ struct Window {
   bool operator==(const Window&) const = default;
 };
 
-// Dimensions from the largest stride to the smallest; those of size 1 keep their order at their place.
+// Dimensions from the largest stride to the smallest; dimensions of size 1 keep their order and their places.
 Shape memory_order(const Window& window);
-// Whether its elements fill one block of memory, each once, in whatever order of dimensions.
+// Whether the window's elements fill one block of memory, each once, in any order of dimensions.
 bool is_dense(const Window& window);
 
-// `base`, dense, seen as `target`, whose elements all lie in `base`.
+// Views `base`, which is dense, as `target`, whose elements all lie in `base`.
 TensorId view_of(GraphBuilder& b, TensorId base, const Window& base_window, const Window& target);
 
-// Whether `target` has every element of `base` exactly once.
+// Whether `target` contains every element of `base` exactly once.
 bool covers(const Window& base_window, const Window& target);
 
-// `base` with the elements of `target` replaced by `value`. Where `target` meets itself, the last element stays.
+// `base` with the elements of `target` replaced by `value`. If elements of `target` overlap, the last one stays.
 TensorId write_view(GraphBuilder& b, TensorId base, const Window& base_window, const Window& target, TensorId value);
 
 }  // namespace stepc

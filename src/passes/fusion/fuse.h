@@ -1,10 +1,10 @@
-// Puts nodes that can share a kernel into groups that stand in a row: elementwise ops, reductions, reads by index and
-// random draws, with the constants and views that they use, which each group gets for itself. What cannot be one kernel
-// (why_no_loops()) never is; attention and opaque calls stay outside. Matmuls that run on the blocked kernel make
-// groups of their own, which is_matmul_group() tells from kernels: those of one left operand (the queries, keys and
-// values of a layer), and cheap elementwise nodes and full sums that finish a matmul where it is made (a bias, the
-// squared norm of a gradient). A sum of what is made one after the other is not one kernel, which would hold all of it
-// until the last is made. A graph that has groups is left alone.
+// Puts nodes that can share a kernel into groups of neighbouring nodes: elementwise ops, reductions, reads by index and
+// random draws, with the constants and views that they use, which each group copies for itself. Nodes that cannot be
+// one kernel (why_no_loops()) never form one; attention and opaque calls stay outside. Matmuls on the blocked kernel
+// form groups of their own, which is_matmul_group() distinguishes from kernels: matmuls of one left operand (the
+// queries, keys and values of a layer), with cheap elementwise nodes and full sums as epilogues (a bias, the squared
+// norm of a gradient). A sum of results that are made one after the other is not one kernel: the kernel would hold all
+// of them until the last is made. A graph that has groups is unchanged.
 #pragma once
 
 #include <string>
@@ -16,12 +16,12 @@
 
 namespace stepc {
 
-// Whether groups can be one kernel, by all that the answer depends on. To find out takes most of a pass's time, and
-// groups come again: in every layer, and in every graph that recompute() looks at.
+// Whether a group can be one kernel, by everything that the answer depends on. Computing the answer takes most of a
+// pass's time, and groups recur: in every layer, and in every graph that recompute() tries.
 using KnownGroups = std::unordered_map<std::string, bool>;
 
 Graph fuse(Graph graph, const MatmulRule& matmuls = {});
-// `made_of`, if given: by node of the result, the one of `graph` that it is, or is a copy of.
+// `made_of`, if given: by node of the result, the node of `graph` that it is or that it copies.
 Graph fuse(Graph graph, const MatmulRule& matmuls, KnownGroups& known, std::vector<NodeId>* made_of = nullptr);
 
 }  // namespace stepc

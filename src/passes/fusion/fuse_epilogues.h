@@ -1,4 +1,5 @@
-// The third step of fuse(): what finishes matmuls where they are made, tile by tile, leaves its kernel for their call.
+// The third step of fuse(): epilogues, which finish a matmul's result tile by tile, move from their kernel into the
+// matmul's call.
 #pragma once
 
 #include "ops/rules/matmul_rule.h"

@@ -1,5 +1,5 @@
-// The first step of fuse(): kernels. Nodes are taken in program order; each joins the groups that make what it reads,
-// or that read the same memory, where loops and order allow.
+// The first step of fuse(): kernels. Takes nodes in program order; each joins the groups that make its operands, or
+// that read the same memory, if loops and order allow that.
 #pragma once
 
 #include "passes/fusion/fusion_groups.h"

@@ -1,7 +1,7 @@
 // fuse_losses: linear + cross-entropy as one op. Finds logits = hidden weight', their log_softmax and nll_loss with
-// what becomes of them backwards, and puts linear_cross_entropy in their place, so that the logits never exist. What
-// multiplies the gradients then comes before the loss; where that depends on the loss itself, and where anything else
-// reads the logits, nothing changes.
+// their backward nodes, and replaces them by linear_cross_entropy, so that the logits never exist. The factor of the
+// gradients is then computed before the loss. Changes nothing if that factor depends on the loss, or if anything else
+// reads the logits.
 #pragma once
 
 #include "ir/graph.h"

@@ -1,7 +1,7 @@
-// FusionGroups: which nodes of a graph are in which group while fuse() puts them there, and what every step of it asks:
-// who reads what, through nodes that cost nothing inside a kernel; where on the line a set of nodes may stand; whether
-// it can be one kernel. The line: every group and every node outside has a slot on it, after all that it reads and
-// before all that reads it, so no two groups ever wait for each other.
+// FusionGroups: the group of each node while fuse() builds groups, and the questions of all its steps: the readers of a
+// tensor, through nodes that cost nothing inside a kernel; the possible slots of a set of nodes; whether the set can be
+// one kernel. Every group and every node outside has a slot on one line, after everything that it reads and before
+// everything that reads it, so no two groups ever wait for each other.
 #pragma once
 
 #include <cstdint>
@@ -17,22 +17,22 @@ namespace stepc {
 
 enum class Role : uint8_t {
   kOutside,
-  kFree,  // costs nothing inside a kernel: every group that reads it makes it for itself
+  kFree,  // costs nothing inside a kernel: every group that reads it computes it again
   kWork,
 };
 
 struct FusionGroup {
-  std::vector<size_t> nodes;  // ascending, but matmuls first; none: it became part of another
+  std::vector<size_t> nodes;  // ascending, but matmuls first; none: merged into another group
   double slot = 0;
   bool matmuls = false;
 };
 
 class FusionGroups {
  public:
-  static constexpr size_t kNearby = 64;  // nodes between readers of the same memory that share a call
+  static constexpr size_t kNearby = 64;  // most nodes between readers of the same memory that share a call
   using Nodes = std::set<size_t>;
 
-  // Both outlive this. Every node is outside of the groups at first.
+  // Both arguments must outlive this object. At first no node is in a group.
   FusionGroups(const Graph& graph, KnownGroups& known);
 
   [[nodiscard]] const Graph& graph() const { return graph_; }
@@ -43,28 +43,28 @@ class FusionGroups {
   [[nodiscard]] double slot_of(size_t node) const;
 
   void keep_outside(size_t node) { roles_[node] = Role::kOutside; }
-  size_t add();                               // a group without nodes
-  void set(size_t group, FusionGroup nodes);  // its nodes belong to it from now on
+  size_t add();                               // adds a group without nodes
+  void set(size_t group, FusionGroup nodes);  // the nodes belong to the group from now on
   void clear(size_t group) { groups_[group] = {}; }
 
-  // ---- what a node reads and who reads it, through what is free
+  // ---- what a node reads and who reads it, through free nodes
 
   [[nodiscard]] std::set<TensorId> read_by(size_t node) const;
-  // Nodes that are not free and read `tensor`; whether the graph returns it, or a view of it.
+  // Adds the nodes that read `tensor` and are not free. Returns whether the graph returns it, or a view of it.
   bool add_readers(TensorId tensor, Nodes& readers) const;
-  // Whether anything but the members needs it.
+  // Whether anything except the members needs the tensor.
   [[nodiscard]] bool escapes(TensorId tensor, const Nodes& members) const;
 
   // ---- a set of nodes as one kernel or call
 
   [[nodiscard]] std::vector<size_t> in_order(const Nodes& members) const;  // matmuls first
-  // The graph that they would be, as extract_groups() gives it in the end. None: too large for a kernel.
+  // The members as a graph, in the form that extract_groups() finally gives. None: too large for a kernel.
   [[nodiscard]] std::optional<Graph> as_graph(const Nodes& members) const;
   [[nodiscard]] bool is_kernel(const Nodes& members) const;
-  // Elementwise on operands of one shape and on single numbers: always a kernel.
+  // Elementwise on operands of one shape and on single numbers, so always a kernel.
   [[nodiscard]] bool are_plain(const Nodes& members) const;
-  // A slot that they may have, `wanted` where it is one: after all that they read, before all that reads them and
-  // before host code that changes what they read.
+  // A slot for the members, `wanted` if that is possible: after everything that they read, before everything that reads
+  // them and before host code that changes what they read.
   [[nodiscard]] std::optional<double> find_slot(const Nodes& members, double wanted) const;
 
  private:
@@ -81,7 +81,7 @@ class FusionGroups {
   std::vector<Role> roles_;                 // by node
   std::vector<std::vector<size_t>> users_;  // by tensor
   std::vector<bool> returned_;              // by tensor
-  std::map<TensorId, size_t> changed_at_;   // what an input holds: the host code that changes it
+  std::map<TensorId, size_t> changed_at_;   // by input: the host code that changes its contents
   std::vector<std::optional<size_t>> group_of_;
   std::vector<FusionGroup> groups_;
 };

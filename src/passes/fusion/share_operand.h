@@ -1,5 +1,5 @@
-// The second step of fuse(): one call for matmuls that share their left operand, stand near each other and run on the
-// blocked kernel, where order allows.
+// The second step of fuse(): one call for matmuls that share their left operand, are near each other and run on the
+// blocked kernel, if order allows that.
 #pragma once
 
 #include "ops/rules/matmul_rule.h"

@@ -1,5 +1,5 @@
-// Chains: what a tensor is and what becomes of it, seen through casts, views and elementwise work: the parameter that
-// it is, and where those that read it cut a dimension of it.
+// Chains: follows a tensor through casts, views and elementwise work: to its parameter, and to readers that cut one of
+// its dimensions.
 #pragma once
 
 #include <map>
@@ -14,21 +14,21 @@
 
 namespace stepc {
 
-// Whether a tensor is made of nothing but zeros: of one that is repeated, seen through views.
+// Whether a tensor contains only zeros: one zero, repeated, seen through views.
 bool is_zero(const Graph& graph, TensorId tensor);
 
 class Chains {
  public:
-  // `graph` outlives it.
+  // `graph` must outlive this object.
   explicit Chains(const Graph& graph);
 
-  // The graph input of the parameter that a tensor is, but for casts and views.
+  // The graph input of the parameter from which casts and views make the tensor.
   [[nodiscard]] std::optional<size_t> parameter_of(TensorId tensor) const;
-  // How that parameter lies along `axis` when the tensor lies as `used`; nullopt for no parameter, or none such.
+  // The sharding of that parameter along `axis` if the tensor has the sharding `used`; nullopt if there is no parameter
+  // or no such sharding.
   [[nodiscard]] std::optional<std::pair<size_t, Sharding>> seed_of(TensorId tensor, const Sharding& used, Axis axis,
                                                                    const Mesh& mesh) const;
-  // Where dimension `dim` of a tensor is cut by what reads it: the extents of its parts, major first, and which of them
-  // may be split.
+  // How readers cut dimension `dim` of a tensor: the extents of its parts, major first, and which of them may be split.
   struct Part {
     int64_t extent = 1;
     bool splits = true;
@@ -36,7 +36,7 @@ class Chains {
   [[nodiscard]] std::vector<Part> parts_of(TensorId tensor, size_t dim) const;
 
  private:
-  // By how many elements stand behind a cut; and the stretches, by their ends, that stay whole.
+  // Cuts by the number of elements behind them; and ranges, by their ends, that stay whole.
   struct Cuts {
     std::set<int64_t> at;
     std::vector<std::pair<int64_t, int64_t>> whole;  // from inner to outer
@@ -47,7 +47,7 @@ class Chains {
                           Cuts& cuts) const;
 
   const Graph& graph_;
-  mutable std::vector<std::vector<NodeId>> users_;  // by tensor; found when first asked for
+  mutable std::vector<std::vector<NodeId>> users_;  // by tensor; found on the first request
   mutable std::map<std::pair<TensorId, size_t>, Cuts> known_;
 };
 

@@ -1,6 +1,6 @@
-// partition: from a whole step whose tensors have shardings to the step of one rank, the same text for all of them:
-// each tensor is the rank's part, a reshard its collectives, and where the rank stands on the mesh is an input. What
-// does not divide is padded; before a reduction the padding holds what the reduction leaves as it is.
+// partition: from a whole step whose tensors have shardings to the step of one rank, with the same text for all ranks:
+// each tensor becomes the rank's part, a reshard its collectives, and the rank's position on the mesh an input.
+// Dimensions that do not divide are padded; before a reduction the padding holds a neutral value.
 #pragma once
 
 #include "passes/partition/shardings/propagate_shardings.h"
@@ -8,10 +8,10 @@
 
 namespace stepc {
 
-// Of propagate_shardings(). The inputs and outputs of the result say what they are parts of.
+// `sharded`: a result of propagate_shardings(). The inputs and outputs of the local graph say which parts they are.
 Graph partition(const Graph& sharded);
 
-// What is planned with the strategy from now on has its parameters as this rank's Graph has them.
+// Later plans with this strategy get the shardings that the parameters have in this rank's Graph.
 void keep_parameters(Strategy& strategy, const Graph& local);
 
 }  // namespace stepc

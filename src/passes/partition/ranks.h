@@ -1,4 +1,5 @@
-// Building blocks of one rank's step: where its elements stand in the whole, and the collectives between two shardings.
+// Building blocks of one rank's step: the positions of its elements in the whole, and the collectives between two
+// shardings.
 #pragma once
 
 #include <map>
@@ -16,18 +17,19 @@ class RankBuilder {
   // `mesh`: the graph input with the rank's coordinates.
   RankBuilder(GraphBuilder& b, TensorId mesh) : b_(b), mesh_input_(mesh) {}
 
-  // By element of a dimension of `size` that is split so, on this rank: its place in the whole, i64, in padding that of
-  // some element; and whether it is one, bool, nullopt where all are.
+  // For each element of a dimension of `size` with this split, on this rank. places(): its position in the whole, i64;
+  // in padding, the position of some element. are_real(): whether it is an element, bool; nullopt if all are.
   TensorId places(const Pieces& pieces, int64_t size);
   std::optional<TensorId> are_real(const Pieces& pieces, int64_t size);
-  // Where along an axis this rank stands is that tensor, i64[].
+  // Sets this rank's position along an axis to that tensor, i64[].
   void stand_at(Axis axis, TensorId at) { coordinates_[axis] = at; }
-  // The places of the rank that stands at `at` along that axis and as this one along the others.
+  // The places of the rank at `at` along that axis and at this rank's position along the others.
   TensorId places_at(const Pieces& pieces, int64_t size, Axis axis, TensorId at);
-  // Where this rank stands along an axis, i64[]; and what names a group of ranks to a collective.
+  // coordinate(): this rank's position along an axis, i64[]. group(): the attributes that name a group of ranks to a
+  // collective.
   TensorId coordinate(Axis axis);
   Attrs group(const std::vector<Axis>& axes);
-  // Where this rank's stretch along the axes of one piece begins, i64[].
+  // The beginning of this rank's range along the axes of one piece, i64[].
   TensorId begin(const Piece& piece);
   // Whether this rank is the first along these axes, bool[].
   TensorId is_first(const std::vector<Axis>& axes);
@@ -37,7 +39,7 @@ class RankBuilder {
   // `x` where a bool of its shape, or of one that broadcasts to it, is true, else `otherwise`.
   TensorId where(TensorId keep, TensorId x, double otherwise);
 
-  // The tensor of `shape` that lies as `from` on the ranks, as `to`.
+  // The tensor of `shape`, from sharding `from` on the ranks to sharding `to`.
   TensorId reshard(TensorId x, const Shape& shape, const Sharding& from, const Sharding& to);
 
  private:

@@ -1,4 +1,5 @@
-// What a Strategy says of what enters a step, and of what belongs to it: the seeds of propagate_shardings.
+// The shardings that a Strategy gives to a step's inputs, and to what belongs to them: the seeds of
+// propagate_shardings.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 
 namespace stepc {
 
-// Why something is split: what wins where two splits of one axis meet, each axis having its own order.
+// The origin of a split. If two splits of one axis meet, the origin decides which wins; each axis has its own order.
 enum class Origin : uint8_t { kNone, kBatch, kState, kParameter };
 
 struct Seed {
@@ -19,20 +20,20 @@ struct Seed {
 
 struct Seeds {
   std::vector<Seed> inputs;  // by graph input
-  // By tensor: how a parameter's gradient, its optimizer state and all that is computed of them element by element
-  // lie, once they are whole sums.
+  // By tensor: the sharding of a parameter's gradient, of its optimizer state, and of everything computed from them
+  // element by element, once they are whole sums.
   std::vector<std::optional<Sharding>> wanted;
 };
 
-// `tensor_parallel`: by graph input, how tensor parallelism splits it (as found by a first propagation), or empty.
-// UserError for a rule that matches nothing (with the nearest names) or a dimension that is not there.
+// `tensor_parallel`: by graph input, its split by tensor parallelism (as a first propagation finds it), or empty.
+// Throws UserError for a rule that matches nothing (with the nearest names) or a dimension that does not exist.
 Seeds seeds_of(const Graph& graph, const Strategy& strategy,
                const std::vector<std::optional<Sharding>>& tensor_parallel);
 
-// Everything whole.
+// No tensor is split.
 Seeds no_seeds(const Graph& graph);
 
-// The keys of parameters that `pattern` matches.
+// Whether `pattern` matches a parameter's key.
 bool matches(std::string_view key, std::string_view pattern);
 
 }  // namespace stepc

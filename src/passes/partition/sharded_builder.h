@@ -1,5 +1,5 @@
-// ShardedBuilder: a Graph in the making in which every tensor has a sharding, with where each split comes from and why;
-// and how a tensor that lies in one way comes to lie in another.
+// ShardedBuilder: builds a Graph in which every tensor has a sharding, with the origin and the reason of each split;
+// and reshards tensors.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace stepc {
 
-// By axis: where a tensor's split along it comes from.
+// By axis: the origin of a tensor's split along it.
 using Origins = std::array<Origin, 8>;
 
 class ShardedBuilder {
@@ -22,10 +22,10 @@ class ShardedBuilder {
   explicit ShardedBuilder(const Strategy& strategy) : strategy_(strategy) { graph_.mesh = strategy.mesh; }
 
   TensorId add_input(const GraphInput& input, const TensorType& type, Sharding sharding, const Origins& origins);
-  // A node of that source from now on. Where the step goes from forward to backward, or on to another micro-batch, a
-  // new stretch begins.
+  // Later nodes have this source. A new stretch begins where the step goes from forward to backward, or to another
+  // micro-batch.
   void at(const Source& source);
-  // Gives its outputs, which lie as `shardings` say.
+  // Returns the node's outputs, with the given shardings.
   std::vector<TensorId> add(Node node, const std::vector<TensorType>& types, std::vector<Sharding> shardings,
                             const Origins& origins, std::string why);
   void add_output(GraphOutput output) { graph_.outputs.push_back(std::move(output)); }
@@ -33,10 +33,10 @@ class ShardedBuilder {
   [[nodiscard]] const Sharding& sharding(TensorId id) const { return *graph_.tensors[id.index()].sharding; }
   [[nodiscard]] const Origins& origins(TensorId id) const { return origins_[id.index()]; }
 
-  // x, lying as `to`: a `reshard` of it; or, where that needs no more than cutting what is cheap, it is made in parts.
-  // What was reduced is reduced once. What was gathered is gathered again in another stretch, or it would be kept: so
-  // it is along the axes that the strategy keeps, and where the caller says so. `sent`: the dtype in which it goes, if
-  // not its own.
+  // Returns x with the sharding `to`: a `reshard` of it; or, if `to` only splits x further and x is cheap to compute, x
+  // is computed in parts. A reduction happens once. A gather is repeated in another stretch, because its result would
+  // otherwise be kept; it is not repeated along the axes that the strategy keeps, or if the caller sets `keeps`.
+  // `sent`: the dtype of the transfer, if not the tensor's own.
   TensorId reshard(TensorId x, const Sharding& to, bool keeps = false, std::optional<DType> sent = {});
 
   Graph take() { return std::move(graph_); }
@@ -56,7 +56,7 @@ class ShardedBuilder {
   Source source_;
   std::vector<Origins> origins_;  // by tensor
   std::vector<std::string> why_;  // by node
-  size_t stretch_ = 0;            // of nodes of one phase in a row
+  size_t stretch_ = 0;            // the present one: nodes of one phase in a row
   struct Resharded {
     TensorId tensor;
     size_t stretch = 0;

@@ -1,5 +1,5 @@
-// Strategy: how a person wants a step spread over devices. Plain data; a preset is nothing but the shardings that it
-// gives to what enters the step, from which all others follow (propagate_shardings).
+// Strategy: how a step is spread over devices, as a person chooses it. Plain data. A preset only gives shardings to the
+// step's inputs; all other shardings follow from these (propagate_shardings).
 #pragma once
 
 #include <cstdint>
@@ -14,72 +14,75 @@
 
 namespace stepc {
 
-// Parameters whose key matches `pattern` ('*' stands for any text) have dimension `dim` split along axis `axis`.
+// Dimension `dim` of parameters whose key matches `pattern` ('*' matches any text) is split along axis `axis`.
 struct ShardRule {
   std::string pattern;
   std::map<size_t, std::string> dims;
   bool operator==(const ShardRule&) const = default;
 };
 
-// How attention sees all of a sequence that is split over cp: keys and values are gathered; or, by all-to-all, each
-// rank has all tokens of some of the heads; or keys and values go around the ranks, and what attention makes of each
-// part is merged (passes/partition/ring_attention.h). kByPrice: whichever of the latter two that the step can go costs
-// less (plan/plan_graph.h), else the first, which any can.
+// How attention sees a whole sequence that is split over cp. kGather: keys and values are gathered. kHeads: by
+// all-to-all each rank gets all tokens of some heads. kRing: keys and values rotate around the ranks, and the results
+// for each part are merged (passes/partition/ring_attention.h). kByPrice: the cheaper of the latter two, of those that
+// the step allows (plan/plan_graph.h); otherwise the first, which every step allows.
 enum class Context : uint8_t { kGather, kHeads, kRing, kByPrice };
-// "gather", "heads", "ring", "auto". UserError for another.
+// "gather", "heads", "ring", "auto". Throws UserError for any other text.
 Context parse_context(std::string_view text);
 std::string_view name_of(Context context);
 
-// The dtype in which gradients are sent: "float32" or "bfloat16". UserError for another.
+// The dtype in which gradients are sent: "float32" or "bfloat16". Throws UserError for any other text.
 DType parse_reduce(std::string_view text);
 
-// A way of attention that a step cannot go: its heads or tokens do not divide.
+// A kind of context parallelism that a step does not allow: its heads or tokens do not divide.
 class UnfitContext : public UserError {
  public:
   using UserError::UserError;
 };
 
-// Of fewer bytes an exchange takes no longer than a message does, and begins nothing worth hiding.
+// An exchange of fewer bytes takes no longer than a message, so hiding it gains nothing.
 inline constexpr uint64_t kOverlapBytes = uint64_t{64} << 10;
 
 struct Strategy {
   Mesh mesh;
-  // What is split over dp_shard beside the batch: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too.
-  // 1 and 2 differ where a step has several micro-batches: over dp_shard 1 reduces their gradients once, 2 each.
+  // What is split over dp_shard beside the batch: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too. 1
+  // and 2 differ in a step of several micro-batches: over dp_shard, 1 reduces their gradients once, 2 each time.
   int zero = 3;
-  // Split what lies between the matmuls of tensor parallelism along the sequence.
+  // Splits along the sequence what lies between the matmuls of tensor parallelism.
   bool sequence_parallel = true;
   std::vector<ShardRule> rules = {};
-  // Axes along which what the forward pass gathers is kept for the backward pass and for other micro-batches, where it
-  // is otherwise gathered again; over dp_shard gradients of micro-batches are then added up before they are reduced. It
-  // sends less and holds more: a budget of memory chooses it (plan/plan_graph.h).
+  // Axes along which the backward pass and other micro-batches keep what the forward pass has gathered, instead of
+  // gathering it again. Gradients of micro-batches are then added up before they are reduced over dp_shard. This sends
+  // less and holds more; a memory budget chooses it (plan/plan_graph.h).
   std::vector<std::string> keeps = {};
   Context context = Context::kGather;
-  // A dtype narrower than a gradient's own: ranks send it so, and add up in float32 all the same. kF32: as it is.
+  // A dtype narrower than a gradient's own: ranks send gradients in it, and still add them in float32. kF32: as they
+  // are.
   DType reduce = DType::kF32;
-  // A batch is a rank's own rows along dp_replicate and dp_shard, and losses are the ranks' means of what each computes
-  // of them, as under DDP; else a batch is all rows, and so are means (passes/partition/means_by_rank.h).
+  // A batch is a rank's own rows along dp_replicate and dp_shard, and a loss is the mean of the ranks' losses on these,
+  // as under DDP. Otherwise a batch is all rows, and a mean covers all rows (passes/partition/means_by_rank.h).
   bool means_by_rank = false;
-  // Of collectives that are put together into one exchange (passes/merge_collectives.h); 0: each is one of its own.
+  // The most bytes of collectives that become one exchange (passes/merge_collectives.h); 0: each collective is an
+  // exchange.
   uint64_t bucket_bytes = uint64_t{4} << 20;
-  // A bucket has at most this part of all that the forward or the backward pass sends in its way: no rank gathers the
-  // model at once. A model that stands for a deeper one has a larger part (plan/search.h).
+  // The largest share of one bucket in everything that the forward or the backward pass sends in its way, so that no
+  // rank gathers the whole model at once. A model that stands for a deeper one has a larger share (plan/search.h).
   double bucket_share = 1.0 / 8;
-  // Exchanges of at least so many bytes go on beside the computation (passes/split_collectives.h, plan/overlap.h);
-  // none: each blocks.
+  // Exchanges of at least this many bytes run beside the computation (passes/split_collectives.h, plan/overlap.h);
+  // none: every exchange blocks.
   std::optional<uint64_t> overlap_bytes = {};
-  // By key, how parameters lie that another program of the run has split: the update finds them as micro-batches do.
+  // By key: shardings of parameters that another program of the run has already split; the update uses the same ones as
+  // micro-batches.
   std::map<std::string, Sharding> known = {};
   bool operator==(const Strategy&) const = default;
 
   [[nodiscard]] bool keeps_along(Axis axis) const;
 };
 
-// Of so many ranks, the mesh that is nearest to `mesh`: its axes, or dp_shard beside them, multiplied and divided by as
-// little as it takes; dp_shard first.
+// The mesh for this many ranks that is nearest to `mesh`: its axes, or dp_shard in addition, multiplied and divided as
+// little as possible; dp_shard first.
 Mesh nearest_mesh(const Mesh& mesh, int64_t ranks);
 
-// UserError: a zero that there is none of, axes and rules that do not fit each other.
+// Throws UserError for an invalid zero, and for axes and rules that do not fit each other.
 void check(const Strategy& strategy);
 
 }  // namespace stepc

@@ -1,4 +1,4 @@
-// Where tensor parallelism splits a step's parameters, found in the graph and not by names.
+// The splits of a step's parameters by tensor parallelism, found in the graph and not by names.
 #pragma once
 
 #include <optional>
@@ -8,13 +8,13 @@
 
 namespace stepc {
 
-// What a node that uses a parameter as a whole would split of it over `ranks` along `axis`: the columns of a matmul's
-// weight, the rows of a table. `is_cut`: what reads the columns cuts them, as heads do.
+// How tensor parallelism over `ranks` along `axis` would split the parameter of a node that uses all of it: the columns
+// of a matmul's weight, the rows of a table. `is_cut`: readers cut the columns, as heads do.
 struct TensorParallelSplit {
   Split split;
   bool is_cut = false;
 };
-// nullopt: nothing.
+// nullopt: not at all.
 std::optional<TensorParallelSplit> tensor_parallel_split(const Graph& graph, const Node& node, const ShardingRule& rule,
                                                          Axis axis, int64_t ranks, const Chains& chains);
 

@@ -1,5 +1,5 @@
-// canonicalise: one way to write each thing, so that later rules need to know one. Constants stand second and without
-// dimensions, operands are not expanded where broadcasting does it, powers have their own ops.
+// canonicalise: one form for each expression, so that later rules need to know only one. Constants come second and have
+// no dimensions, operands are not expanded if broadcasting does that, powers have their own ops.
 #pragma once
 
 #include "ir/graph.h"

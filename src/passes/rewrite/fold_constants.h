@@ -1,4 +1,4 @@
-// fold_constants: what is made of single values alone (full, and arithmetic and views on it) becomes a single value.
+// fold_constants: a tensor made only from single values (full, and arithmetic and views on it) becomes a single value.
 #pragma once
 
 #include "ir/graph.h"

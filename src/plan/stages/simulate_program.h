@@ -1,4 +1,4 @@
-// When each rank of a pipeline runs what, if its functions take as long as they are said to.
+// The times at which each rank of a pipeline runs its functions, for given durations of the functions.
 #pragma once
 
 #include <functional>
@@ -10,16 +10,16 @@ namespace stepc {
 
 struct ProgramTimeline {
   double seconds = 0;        // until the last rank has ended
-  std::vector<double> busy;  // by rank, how long it computes
+  std::vector<double> busy;  // by rank: the time in which it computes
   bool operator==(const ProgramTimeline&) const = default;
 
-  // Which part of the time a rank waits, and ranks on average: the bubble.
+  // The share of the time in which a rank waits, and in which ranks wait on average: the bubble.
   [[nodiscard]] double idle_share(int64_t rank) const;
   [[nodiscard]] double idle_share() const;
 };
 
-// `function_seconds`: by function. `message_seconds`: of a send, from its beginning until all of it is there; sends
-// take no time of the rank. `program` is one that verify() takes.
+// `function_seconds`: by function. `message_seconds`: of a send, from its beginning until all of it has arrived;
+// sending takes no time of the rank. `program` must pass verify().
 ProgramTimeline simulate(const StageProgram& program, const std::vector<double>& function_seconds,
                          const std::function<double(const StageCall& send)>& message_seconds);
 

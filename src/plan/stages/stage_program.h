@@ -1,6 +1,6 @@
-// StageProgram: what each rank of a pipeline does in a step, as a list of calls: it runs a function of its stage on a
-// micro-batch, sends what others need, and receives. Values lie in slots from where they are made to where they are
-// read last. Plain data; functions are planned and compiled once, however many micro-batches there are.
+// StageProgram: the calls of each rank of a pipeline in a step: it runs a function of its stage on a micro-batch, sends
+// values that others need, and receives values. A value has a slot from the call that makes it to its last read. Plain
+// data; functions are planned and compiled once, for any number of micro-batches.
 //
 //   rank 0: run forward 0, micro-batch 0 -> slot 0 = v0
 //   rank 0: send to 1, message 0: slot 0 = v0
@@ -18,27 +18,27 @@
 
 namespace stepc {
 
-// A value of one micro-batch, and where a rank has it.
+// A value of one micro-batch, and its slot on a rank.
 struct SlotValue {
   uint32_t slot = 0, value = 0;
   bool operator==(const SlotValue&) const = default;
 };
 
 struct StageCall {
-  // kSend returns at once, its slots are in use until kSent of the same message.
+  // kSend returns immediately; its slots are in use until kSent of the same message.
   enum class Kind : uint8_t { kRun, kSend, kSent, kReceive };
   Kind kind = Kind::kRun;
-  uint32_t function = 0;    // that runs, or that has made what is sent
-  int64_t micro_batch = 0;  // of an update 0
+  uint32_t function = 0;    // that runs, or that has made the sent values
+  int64_t micro_batch = 0;  // 0 for an update
   int64_t peer = 0;         // rank along pp
-  uint32_t message = 0;     // the number of its first tensor; the others have the next ones
+  uint32_t message = 0;     // the number of its first tensor; the others have the next numbers
   std::vector<SlotValue> reads = {}, writes = {};
-  std::vector<uint32_t> frees = {};  // slots that nobody reads behind it
+  std::vector<uint32_t> frees = {};  // slots that no later call reads
   bool operator==(const StageCall&) const = default;
 };
 
 struct StageProgram {
-  // Of a StageCut what the calls are about.
+  // The parts of a StageCut's function that calls refer to.
   struct Function {
     std::string name;
     int64_t rank = 0;  // along pp
@@ -48,30 +48,30 @@ struct StageProgram {
   int64_t micro_batches = 1;
   std::vector<Function> functions;
   std::vector<std::vector<StageCall>> calls;  // by rank
-  std::vector<uint32_t> slots;                // by rank, how many
+  std::vector<uint32_t> slots;                // their number by rank
   bool operator==(const StageProgram&) const = default;
 
   [[nodiscard]] int64_t ranks() const { return static_cast<int64_t>(calls.size()); }
 };
 
-// Of micro-batches in that order, and of an update, whose functions each rank runs in theirs and whose stages are
-// ranks. UserError where ranks would wait for each other for ever, with what they wait for.
+// The program for micro-batches in that order, or for an update: each rank runs the functions of its stage in their
+// order. Throws UserError if ranks would wait for each other forever, and says what they wait for.
 StageProgram make_program(const StageCut& cut, const StageOrder& order);
 StageProgram make_program(const StageCut& update, int64_t ranks);
 
-// Throws InternalError naming the first promise that a program breaks: every function runs once a micro-batch on its
-// rank, a slot holds what is read from it and is not written while that is still to be read, every message is sent once
-// and received once, and no rank waits for ever.
+// Throws InternalError that names the first broken promise: every function runs once for each micro-batch on its rank;
+// a slot holds the value that is read from it, and is not overwritten before its last read; every message is sent once
+// and received once; no rank waits forever.
 void verify(const StageProgram& program);
 
-// Where ranks run their calls as far as they come, the first that waits for ever, in words; empty: all end.
+// Runs the calls of all ranks as far as possible and describes the first rank that waits forever; empty: all end.
 std::string find_deadlock(const StageProgram& program);
 
-// A line a call.
+// One line for each call.
 std::string to_text(const StageProgram& program);
 std::string hash_of(const StageProgram& program);
 
-// Bytes of the values that lie in a rank's slots at most; `bytes`: by value, what it takes on a rank.
+// The most bytes of the values in a rank's slots at one time. `bytes`: by value, its size on a rank.
 uint64_t peak_slot_bytes(const StageProgram& program, int64_t rank, const std::vector<uint64_t>& bytes);
 
 }  // namespace stepc

@@ -22,13 +22,13 @@ from stepc.shapes import Padding
 
 
 _LOG = logging.getLogger("stepc")
-_MOST_WITH_GRAPH = 3  # kinds of calls that return graphs, before every call is taken for one
-_BESIDE_SHAPES = 4  # signatures that a step with shapes meets besides: its first call's, say
-_MOST_ARGUMENTS = 256  # structures of arguments that are kept; a traced step may meet another one at every call
+_MOST_WITH_GRAPH = 3  # kinds of calls that return graphs, before every call counts as one
+_BESIDE_SHAPES = 4  # signatures of a step with shapes beside its sizes, for example that of its first call
+_MOST_ARGUMENTS = 256  # structures of arguments that are kept; each call of a traced step may have another one
 
 
 def _gradient_of(tensor):
-    with torch._C.DisableTorchFunctionSubclass():  # a class of the program's own is not to notice
+    with torch._C.DisableTorchFunctionSubclass():  # hides this from a tensor class of the program
         return tensor.grad if tensor.is_leaf and tensor.requires_grad else None
 
 
@@ -38,14 +38,14 @@ def _others(tensors, known):
 
 
 class _Graph(Exception):
-    """The step has run and returns a tensor whose backward pass can still be run, which no replay can give."""
+    """The step has run and returns a tensor whose backward pass can still run; no replay can return such a tensor."""
 
     def __init__(self, result):
         self.result = result
 
 
 def _with_room(config):
-    """All shapes' plans are kept."""
+    """The configuration with room for the plans of all shapes."""
     if config.shapes is None:
         return config
     return dataclasses.replace(config, max_plans=max(config.max_plans, len(config.shapes.sizes) + _BESIDE_SHAPES))
@@ -69,13 +69,13 @@ class Accelerated:
             ranks.joined(self._engine)
         has_shapes = config.shapes is not None and config.mode != "eager"
         self._padding = Padding(config.shapes, train_step) if has_shapes else None
-        self._structures = []  # of results, their places, and which containers of the arguments they have, by number
-        self._runs_backward = False  # the step itself: a graph that it returns where it left that out is for nobody
-        self._with_graph = set()  # the text of arguments with which the step returns a graph, and whether one is made
+        self._structures = []  # of results: their places, and the containers of the arguments in them, by number
+        self._runs_backward = False  # whether the step itself does: a graph in its result is then unused
+        self._with_graph = set()  # (text of arguments with which the step returns a graph, is_grad_enabled())
         self._structure_numbers = {}
         self._arguments = {}  # structure of arguments -> its text in the signature, the names of their tensors
         self._backoff = Backoff()
-        self._met = collections.Counter()  # structures by what is said of them
+        self._met = collections.Counter()  # structures by their text
         self._said = set()
         self._trained = 0  # calls with gradients
 
@@ -100,7 +100,7 @@ class Accelerated:
         tensors, names, text = self._flat(args, kwargs)
         if self._gives_graph(text):
             return self._train_step(*args, **kwargs)
-        opaque = []  # the structure of a result that a replay cannot give, and the result, which holds what is in it
+        opaque = []  # the structure of a result that a replay cannot give, and the result, which holds its parts
         eager = functools.partial(self._eager, args, kwargs, tensors, opaque)
         try:
             if why:
@@ -117,7 +117,7 @@ class Accelerated:
         return self._result(out, numbers, tensors, opaque, (args, kwargs))
 
     def _call_on_ranks(self, args, kwargs, why):
-        """Nothing stands in for the plan: whatever keeps it from running is an error."""
+        """On ranks nothing can replace the plan: whatever prevents its run is an error."""
         if why:
             raise _C.UserError(f"a step on ranks cannot run here: {why}")
         tensors, names, text, structure = self._flat(args, kwargs, with_structure=True)
@@ -142,7 +142,7 @@ class Accelerated:
         return self._result(out, numbers, tensors, opaque, (args, kwargs))
 
     def _without_graph(self, result, given):
-        """What an eager call returns: tensors that it has made without their graph, and all others as they are."""
+        """The result of an eager call: tensors that the call has made without their graph, all others unchanged."""
         tensors, numbers = [], []
         structure = tree.flatten(result, tensors, numbers=numbers)
         with torch._C.DisableTorchFunctionSubclass():  # as in _gradient_of()
@@ -160,7 +160,7 @@ class Accelerated:
         return tree.with_containers(tree.unflatten(structure, iter(out), iter(numbers)), same, given)
 
     def _is_for_a_backward_pass(self, tensors):
-        """Whether the program is to run one from these results: the step itself does not."""
+        """Whether the program will run a backward pass from these results: the step itself runs none."""
         if self._runs_backward or all(tensor.grad_fn is None for tensor in tensors):
             return False
         self._runs_backward = not results.has_graph(tensors)
@@ -176,7 +176,7 @@ class Accelerated:
         return tree.with_containers(tree.unflatten(structure, iter(out), iter(numbers)), same, given)
 
     def _flat(self, args, kwargs, with_structure=False):
-        """The tensors among the arguments, their names, and what stands for the rest in the signature."""
+        """The tensors among the arguments, their names, and the text that stands for the rest in the signature."""
         given = args[0] if len(args) == 1 and not kwargs else (args, kwargs)
         tensors = []
         structure = tree.flatten(given, tensors, attributes=self._scout.attributes.begin())
@@ -197,18 +197,18 @@ class Accelerated:
             _LOG.warning("%s: %s", getattr(self._train_step, "__name__", "step"), line)
 
     def _new_arguments(self, given, structure):
-        """The text in the signature that stands for arguments of this structure, and the names of their tensors."""
+        """The text that stands for arguments of this structure in the signature, and the names of their tensors."""
         names = []
         tree.flatten(given, [], names, attributes=self._scout.attributes.begin())
         if len(self._arguments) >= _MOST_ARGUMENTS:
             self._arguments.clear()
         said = "; ".join(filter(None, [", ".join(map(str, names)), tree.describe(structure)]))
-        self._met[said] += 1  # structures of which the same is said are told apart, and on all ranks alike
+        self._met[said] += 1  # numbers structures with the same text, in the same way on all ranks
         self._arguments[structure] = f"{self._met[said]}: {said}", names
         return self._arguments[structure]
 
     def _eager(self, args, kwargs, given, opaque):
-        """The user's function as it is; recorded when the engine records."""
+        """Runs the user's function unchanged; the engine may record it."""
         opaque.clear()
         known = results.Known(self._scout, given)
         gradients = [_gradient_of(tensor) for tensor in given]
@@ -231,7 +231,7 @@ class Accelerated:
             places = places if len(tensors) < len(places) else ()
             if self._is_for_a_backward_pass(tensors):
                 raise _Graph(result)
-        # On ranks the step is given others, with a part of the batch.
+        # On ranks the step gets other arguments, with a part of the batch.
         same = () if self._is_on_ranks else tree.same_containers(result, (args, kwargs))
         what = tree.opaque(structure)
         if looks:
@@ -250,7 +250,7 @@ class Accelerated:
         return tensors, numbers + [number], seconds
 
     def _left_in(self, arguments, given, gradients):
-        """Tensors that the step has left in its arguments: results like those that it returns."""
+        """Tensors that the step has left in its arguments: they are results like the returned ones."""
         now = []
         tree.flatten(arguments, now, attributes=self._scout.attributes.begin())
         left = _others(now, given)
@@ -286,12 +286,12 @@ class Accelerated:
 
     @property
     def stats(self) -> dict[str, Any]:
-        """What was measured so far: a dict."""
+        """The measurements so far, as a dict."""
         return self._engine.stats()
 
     def report(self, all_ranks: bool = False) -> str:
-        """Planned beside measured, in words. With `all_ranks`, which all ranks call together, also what each rank
-        takes."""
+        """Planned and measured numbers as text. With `all_ranks`, which all ranks call together, also the memory and
+        time of each rank."""
         if all_ranks and self._is_on_ranks:
             return self._engine.report_of_all()
         traced, reason = self.stats["traced"], self._scout.python_reason()
@@ -305,7 +305,7 @@ class Accelerated:
         return self._engine.predicted_seconds()
 
     def memory(self) -> str:
-        """Fast mode: where every byte of the step goes at its peak, as a table; empty before the step is planned."""
+        """Fast mode: the use of every byte at the step's peak, as a table; empty before the step is planned."""
         return self._engine.memory_text()
 
     def save_memory(self, path: str | os.PathLike) -> None:
@@ -318,7 +318,7 @@ class Accelerated:
         return Profile(self._engine, path)
 
     def graph_text(self) -> str:
-        """The step that was captured last, as text; empty before."""
+        """The step captured last, as text; empty before the first."""
         return self._engine.graph_text()
 
     def save_graph(self, path: str | os.PathLike) -> None:
@@ -327,7 +327,8 @@ class Accelerated:
             file.write(self.graph_text())
 
     def schedule_text(self, target: str | os.PathLike | None = None) -> str:
-        """The Schedule of the plan that ran last, as text: what runs, in which order and on which memory; empty before.
+        """The Schedule of the plan that ran last, as text: the instructions, their order and their memory; empty
+        before.
 
         With a `target`, the Schedule of that step on another machine: a card such as "h100", or the path of a Target
         file. Memory and predicted time follow it as comments.
@@ -338,9 +339,9 @@ class Accelerated:
         return "" if plan is None else plan.schedule_text()
 
     def plan_for(self, target: str | os.PathLike) -> _C.TargetPlan | None:
-        """The step of the plan that ran last on another machine, named as for schedule_text(); None before.
+        """The plan that ran last, made for another machine, named as for schedule_text(); None before the first plan.
 
-        The result has `seconds` a step, `needed_bytes` (with the program's own tensors), report(), memory() and
+        The result has `seconds` for each step, `needed_bytes` (with the program's own tensors), report(), memory() and
         schedule_text().
         """
         return self._engine.plan_for(os.fspath(target))
@@ -352,7 +353,7 @@ class Accelerated:
 
 
 class _Rehearsed:
-    """What shapes need of a step: its calls, and calls that are taken back."""
+    """The calls of a step that shapes need: real ones, and ones that are undone."""
 
     def __init__(self, step):
         self._step = step

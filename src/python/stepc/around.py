@@ -1,4 +1,4 @@
-"""What the program has set around a call that a replay would not respect."""
+"""States of the program around a call that a replay would ignore."""
 
 import torch
 from torch.utils._device import DeviceContext
@@ -7,24 +7,24 @@ from stepc import _C
 
 
 def leaves_results():
-    """Whether a step's results keep their graph: what is around it (another step, torch.func) differentiates them,
-    perhaps, or is a mode, which would see them detached."""
+    """Whether a step's results keep their graph: code around the step (another step, torch.func) may differentiate
+    them, or a mode is active that would see them detached."""
     if _C.is_recording() or _C.is_tracing() or torch._C._functorch.peek_interpreter_stack() is not None:
         return True
     return torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack() > 0
 
 
-# What errors say that read values which do not exist; torch hands them on as RuntimeError.
+# Texts of errors about reads of values that do not exist; torch passes them on as RuntimeError.
 _NO_VALUES = ("this tensor has no values", "reads a value that was never computed")
 
 
 def reads_no_values(text):
-    """Whether an error is about that."""
+    """Whether an error is about such a read."""
     return any(words in text for words in _NO_VALUES)
 
 
 def why_eager():
-    """In words; empty: there is nothing."""
+    """The reason to run eagerly, in words; empty: there is none."""
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return "torch.func transforms it"
     if torch._C._len_torch_dispatch_stack():

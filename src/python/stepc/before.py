@@ -10,7 +10,7 @@ from stepc.watch.reads import ABSENT
 
 
 class Before:
-    """Every container, attribute and host generator that a step can reach, to be put back as it was."""
+    """Every container, attribute and host generator that a step can reach, to be restored."""
 
     def __init__(self, step):
         self._containers = {}  # id -> (container, shallow copy)

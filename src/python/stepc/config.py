@@ -7,7 +7,7 @@ from stepc import _C, ranks
 from stepc.shapes import Shapes
 
 PRECISIONS = (None, "bf16")
-# What a field takes when it is given something that is no text, or no whole number.
+# What a field takes, for the error if it gets a value of another type.
 TEXTS = {
     "mode": 'one of "fast", "exact", "eager"',
     "capture": '"run" or "virtual"',

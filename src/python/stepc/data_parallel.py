@@ -1,6 +1,7 @@
-"""Data parallelism of an unchanged loop: what torch's DistributedDataParallel means, around plans of each rank's own.
+"""Data parallelism of an unchanged loop, with the meaning of torch's DistributedDataParallel, around plans of each
+rank.
 
-Each rank calls the model on rows of its own. At the end of a backward pass through the model the gradients are averaged
+Each rank calls the model on its own rows. At the end of a backward pass through the model the gradients are averaged
 over ranks, once, in place. Under zero 1 each rank updates some of the parameters, holds only their optimizer state, and
 gets the other parameters from the ranks that have updated them.
 """
@@ -19,7 +20,7 @@ _LOG = logging.getLogger("stepc")
 
 
 def of_loop(config):
-    """The ranks of a loop, and whether they share the optimizer's work out; None: it is this process's alone."""
+    """The ranks of a loop, and whether they share the optimizer's work; None: only this process runs the loop."""
     chosen = ranks.check(config)
     if chosen is None:
         return None
@@ -56,7 +57,7 @@ def _wants_whole_step(what):
 
 
 class Gradients:
-    """Of a model: the ranks begin with one model, and have one gradient after each backward pass."""
+    """The gradients of a model: all ranks begin with one model, and have equal gradients after each backward pass."""
 
     def __init__(self, group, model):
         self.group = group
@@ -70,7 +71,7 @@ class Gradients:
                 _LOG.warning("the ranks' parameters differ: rank 0's count")
 
     def before_forward(self):
-        """Statistics of the rows so far are rank 0's, as under DDP."""
+        """Takes rank 0's statistics of the rows so far, as DDP does."""
         if self.syncs:
             buffers = [part._buffers[name] for part in self._model().modules() for name in part._buffers
                        if name not in part._non_persistent_buffers_set and part._buffers[name] is not None]
@@ -95,14 +96,14 @@ class Gradients:
 
 
 class Updates:
-    """Of an optimizer under zero 1: which parameters are this rank's to update."""
+    """The updates of an optimizer under zero 1: which parameters this rank updates."""
 
     def __init__(self, group, optimizer):
         self.group = group
         self._optimizer = weakref.ref(optimizer)
 
     def _owners(self):
-        """The largest first, each to the rank that has least so far."""
+        """Assigns parameters, the largest first, each to the rank that has least so far."""
         parameters = [one for group in self._optimizer().param_groups for one in group["params"]]
         owners, loads = {}, [0] * self.group.size()
         for one in sorted(parameters, key=lambda one: -one.numel()):
@@ -113,7 +114,7 @@ class Updates:
 
     @contextlib.contextmanager
     def shared(self):
-        """Around an update: the others' parameters have no gradient in it, and come from them after it."""
+        """Surrounds an update: the others' parameters have no gradient in it; their owners send them after it."""
         parameters, owners = self._owners()
         kept = [(one, one.grad) for one, owner in zip(parameters, owners) if owner != self.group.rank()]
         for one, _ in kept:
@@ -127,7 +128,7 @@ class Updates:
 
 
 class _Wrapped(DistributedDataParallel):
-    """What DistributedDataParallel(model) is for a model whose gradients are averaged already: the model."""
+    """The result of DistributedDataParallel(model) for a model whose gradients are already averaged: the model."""
 
     def __init__(self, module, *_, **__):
         torch.nn.Module.__init__(self)
@@ -158,7 +159,7 @@ def gradients_of(model):
 
 
 def spread(group, model):
-    """The model's gradients are averaged from now on, and no wrapper does it again."""
+    """From now on the model's gradients are averaged, and no wrapper does it again."""
     _gradients[model] = made = Gradients(group, model)
     _pass_wrapper_through()
     return made

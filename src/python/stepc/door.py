@@ -18,7 +18,7 @@ from stepc.scout import Scout
 Modules = torch.nn.Module | Iterable[torch.nn.Module] | dict[str, torch.nn.Module]
 Optimizers = torch.optim.Optimizer | Iterable[torch.optim.Optimizer] | dict[str, torch.optim.Optimizer]
 
-_LATER = object()  # the step of accelerate(config=...): what that decorates
+_LATER = object()  # the step of accelerate(config=...): the decorated function comes later
 
 
 def _named(objects, word):
@@ -84,7 +84,7 @@ def _is_of_a_class(function):
 
 
 class _Method:
-    """An accelerated function of a class: each object's own step is made where it is first asked for."""
+    """An accelerated function of a class. Each object gets a step of its own on first access."""
 
     def __init__(self, function, *options):
         functools.update_wrapper(self, function)
@@ -101,7 +101,7 @@ class _Method:
         if not hasattr(instance, "__dict__"):
             raise _C.UserError(f"a {owner.__name__} has slots alone, so its methods cannot be accelerated where they are "
                                "defined: accelerate the bound method")
-        instance.__dict__[self._name] = step  # found before this the next time
+        instance.__dict__[self._name] = step  # the next access finds the step before this descriptor
         return step
 
     @functools.cached_property
@@ -120,7 +120,7 @@ class _Method:
 def _accelerate_loop(model, optimizers, config):
     ranks.refuse_sharded([model])
     spread = data_parallel.of_loop(config)
-    config = dataclasses.replace(config, parallel=None, elastic=None)  # of what follows each rank has plans of its own
+    config = dataclasses.replace(config, parallel=None, elastic=None)  # below this each rank has plans of its own
     for optimizer in optimizers:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise _C.UserError(f"accelerate(model, ...) takes optimizers, not a {type(optimizer).__name__}")
@@ -140,7 +140,7 @@ def _accelerate_loop(model, optimizers, config):
 
 
 def _in_autocast(train_step, modules):
-    """The step with autocast around the forward passes of its modules; outside of it they are as they were."""
+    """The step with autocast around the forward passes of its modules; the code outside them is unchanged."""
     modules = {id(module) for module in modules}
 
     @functools.wraps(train_step, updated=())

@@ -12,14 +12,14 @@ from stepc.watch.reads import ABSENT
 
 
 class Marks:
-    """Marks the steps of optimizers and schedulers, for the calls in them to be told from others."""
+    """Marks the steps of optimizers and schedulers, so that their calls differ from others."""
 
     def __init__(self, scout):
         self.scout = scout
-        self.thread = threading.get_ident()  # another one may step them, too, which is none of this step's
+        self.thread = threading.get_ident()  # the thread of this step; another thread's steps do not belong to it
         self.handles = []
         self.patched = []
-        self.wrappers = []  # optimizers of the program's own whose step() runs: those that it calls are parts of it
+        self.wrappers = []  # running optimizers of the program that wrap others: the wrapped ones are parts of them
 
     def set(self):
         for key, one in self.scout.events():
@@ -48,7 +48,7 @@ class Marks:
                 return
             if any(argument is not None for argument in args[1:]) or kwargs.get("closure") is not None:
                 _C.report_effect(f"{key}: step(closure) calls the step's own code")
-            # GradScaler hands these to a fused optimizer for the length of its step.
+            # GradScaler sets these on a fused optimizer for the length of its step.
             given = {name: opt.__dict__.get(name) for name in ("grad_scale", "found_inf")}
             shapes = {n: (tuple(v.shape), v.dtype) for n, v in given.items() if isinstance(v, torch.Tensor)}
             if shapes:
@@ -73,7 +73,7 @@ class Marks:
         def marked(*args, **kwargs):
             return self._marked_step(key, step, args, kwargs)
 
-        marked._stepc_stands_for = vars(scheduler).get("step", ABSENT)  # and is gone after the recording
+        marked._stepc_stands_for = vars(scheduler).get("step", ABSENT)  # restored after the recording
         self._patch(scheduler, marked)
 
     def _patch(self, holder, marked):
@@ -93,7 +93,7 @@ class Marks:
 
 
 class MarksOfClasses(Marks):
-    """The same for every call of a traced step: what a scheduler holds may be saved in any of them."""
+    """The same for every call of a traced step: a scheduler's attributes may be saved in any of these calls."""
 
     def set(self):
         self.keys = {}  # of schedulers, by id
@@ -108,7 +108,7 @@ class MarksOfClasses(Marks):
         step = kind.step
 
         def marked(scheduler, *args, **kwargs):
-            if id(scheduler) not in self.keys or id(scheduler) in self.stepped:  # by a class of its own, or its base
+            if id(scheduler) not in self.keys or id(scheduler) in self.stepped:  # by its own class, or a base class
                 return step(scheduler, *args, **kwargs)
             self.stepped.add(id(scheduler))
             try:
@@ -121,7 +121,7 @@ class MarksOfClasses(Marks):
 
 
 def _own_code(optimizer):
-    """What of an optimizer's step() is not PyTorch's; empty: nothing."""
+    """The part of an optimizer's step() that is not PyTorch's; empty: there is none."""
     if not type(optimizer).__module__.startswith("torch."):
         return f"{type(optimizer).__qualname__}.step()"
     hooks = [*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
@@ -132,7 +132,7 @@ def _own_code(optimizer):
     return ""
 
 
-# The code that stands for a scheduler's step() while a step is recorded.
+# The code that replaces a scheduler's step() while a step is recorded.
 SCHEDULER_STEP = next(
     code for code in Marks._mark_scheduler.__code__.co_consts if isinstance(code, types.CodeType)
 )

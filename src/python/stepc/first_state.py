@@ -1,7 +1,7 @@
 """Makes the state that optimizers make in their first step, before that step: on several ranks no rank holds it whole.
 
-Its first values are found out on parameters of a few elements, and checked there: a first step that finds this state
-does the same as one that finds none.
+Parameters of a few elements show its first values and check them: a first step that finds this state does the same as
+one that finds none.
 """
 
 import collections
@@ -14,16 +14,16 @@ _HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
 class FirstState:
-    """What was made of a program's optimizers' state, and what it holds."""
+    """The state that was made for a program's optimizers, and its values."""
 
     def __init__(self):
         self._made = []  # (optimizer, parameter, its state before)
-        self._scalers = []  # that were given their first scale
-        self._values = {}  # (id of a parameter's state, name) -> the number that all elements are
-        self._states = []  # held, so that the ids above stay theirs
+        self._scalers = []  # scalers that were given their first scale
+        self._values = {}  # (id of a parameter's state, name) -> the number that all its elements have
+        self._states = []  # held, so that no other object gets these ids
 
     def make(self, optimizers, scalers=()):
-        """Whether there was any to make."""
+        """Makes the state; returns whether there was any to make."""
         made = len(self._made)
         begun = [scaler for scaler in scalers if scaler.is_enabled() and scaler._scale is None]
         for scaler in begun:
@@ -77,7 +77,7 @@ class FirstState:
 
 
 def _twin(optimizer, group, parameter, state=None):
-    """An optimizer with the same options that has this parameter alone."""
+    """An optimizer with the same options for this parameter only."""
     twin = type(optimizer).__new__(type(optimizer))
     twin.__dict__.update(optimizer.__dict__)
     twin.__dict__.update({name: collections.OrderedDict() for name in _HOOKS if name in twin.__dict__})
@@ -89,7 +89,7 @@ def _twin(optimizer, group, parameter, state=None):
 
 
 def _stepped(optimizer, group, value, gradients, state=None):
-    """A parameter, and its state, after steps with these gradients."""
+    """A parameter and its state after steps with these gradients."""
     parameter = torch.nn.Parameter(value.clone())
     twin = _twin(optimizer, group, parameter, state)
     states = []
@@ -102,7 +102,7 @@ def _stepped(optimizer, group, value, gradients, state=None):
 
 
 def _initial(path, optimizer, group, like):
-    """name -> ("like", number), ("scalar", tensor) or ("plain", value) of a parameter like this one's state."""
+    """name -> ("like", number), ("scalar", tensor) or ("plain", value) for the state of a parameter like this one."""
     shape = (2,) * max(like.dim(), 1)
     count = torch.zeros(shape).numel()
     zero = torch.zeros(shape, dtype=like.dtype)

@@ -1,5 +1,6 @@
-"""The modes around a step's code: each call of a torch function passes through a mode, which answers calls that the
-dispatcher cannot see. Tracing surrounds a step whose calls are compared with a plan's, Seeing a step that is recorded."""
+"""The modes around a step's code. Each call of a torch function passes through a mode, which answers calls that the
+dispatcher cannot see. Tracing surrounds a step whose calls are compared with a plan's, Seeing a step that is
+recorded."""
 
 import contextlib
 import os
@@ -15,21 +16,22 @@ from stepc.event_marks import MarksOfClasses
 from stepc.read_numbers import READ, make_plain
 
 _CONVERSIONS = {torch.Tensor.__float__, torch.Tensor.__int__}
-_NOT_THERE = "Cannot access data pointer of Storage that is invalid"  # c10 of memory that a plan has not computed yet
-# Tensor.backward() is no function of torch's to the code that it runs.
+_NOT_THERE = "Cannot access data pointer of Storage that is invalid"  # c10: a plan has not computed this memory yet
+# Tensor.backward() runs code that sees no function of torch for it.
 _BACKWARD = torch.Tensor.backward
 
 
 def uncompiled():
-    """Around a step's code: what torch.compile has compiled runs as it was written, so that its calls are seen."""
+    """Surrounds a step's code: functions of torch.compile run uncompiled, so that their calls are seen."""
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else contextlib.nullcontext()
 
 
 class _Arrays:
-    """The arrays that a step's code got of Tensor.numpy(): memory that it may write to where no recording sees it."""
+    """The arrays that Tensor.numpy() gave a step's code: the code may write to their memory, and no recording sees
+    that."""
 
     def __init__(self):
-        self.given = []  # weakly, with an array on the same memory, what that held, and where the program got it
+        self.given = []  # weakly, with an array on the same memory, its contents then, and the place of the call
 
     def give(self, tensor, line):
         array, memory = _C.array_of(tensor), _C.array_of(tensor)
@@ -37,8 +39,8 @@ class _Arrays:
         return array
 
     def take_written(self):
-        """(memory, what it held, where the program got it) of those that differ by now, which are looked at no more,
-        nor are those that nobody holds."""
+        """Takes the arrays that have changed, as (memory, contents before, place of the call), and forgets them and the
+        arrays that nobody holds."""
         written, rest = [], []
         for one in self.given:
             array, memory, held, line = one
@@ -57,7 +59,7 @@ def _written_to(line):
 
 
 def _backward(tensor, gradient=None, retain_graph=None, create_graph=False, inputs=None):
-    """As Tensor.backward()."""
+    """Like Tensor.backward()."""
     torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
@@ -65,7 +67,7 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 def _called(func):
-    """The function of torch's that stands for itself by a name, which the program may have bound to a wrapper of it."""
+    """The named function of torch itself; the program may have bound its name to a wrapper."""
     at = sys._getframe(2)
     if at.f_code is not handle_torch_function.__code__ or at.f_back.f_code is getattr(func, "__code__", None):
         return func
@@ -74,7 +76,8 @@ def _called(func):
 
 
 class _Unseen(TorchFunctionMode):
-    """A mode that torch's own code does not see, which takes other ways (TransformerEncoder's) where one is set."""
+    """A mode that is hidden from torch's own code: some of it (TransformerEncoder's) takes other branches if a mode is
+    set."""
 
     def __enter__(self):
         self._asked = torch.overrides.has_torch_function
@@ -88,7 +91,7 @@ class _Unseen(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         func = _called(func)
         if func is _BACKWARD and type(args[0]) in (torch.Tensor, torch.nn.Parameter):
-            super().__enter__()  # for the code of functions and hooks, which is the program's
+            super().__enter__()  # for the code of functions and hooks, which belongs to the program
             try:
                 return _backward(*args, **kwargs or {})
             finally:
@@ -103,7 +106,8 @@ class _Unseen(TorchFunctionMode):
 
 
 class Tracing(_Unseen):
-    """Around a step whose calls are compared and not computed: who asks for values past the dispatcher gets them."""
+    """Surrounds a step whose calls are compared and not computed: code that asks for values without the dispatcher gets
+    them."""
 
     def __init__(self, scout):
         super().__init__()
@@ -125,7 +129,7 @@ class Tracing(_Unseen):
         self.uncompiled.__exit__(*error)
 
     def _look_at_arrays(self):
-        """Leaves the plan as it was before the step's code wrote to one of them, and does that again."""
+        """If the step's code wrote to an array, leaves the plan as it was before the write, and repeats the write."""
         if not (written := self.arrays.take_written()):
             return
         by_now = [memory.copy() for memory, _, _ in written]
@@ -165,7 +169,7 @@ _DATA_OF = torch.Tensor.data.__get__
 
 
 def _noted(func, result):
-    """A result of `func`, of which the engine knows even where no call that it sees has made it."""
+    """A result of `func`; tells the engine about it even if no call that the engine sees has made it."""
     if func == _DATA_OF:
         _C.note_made(result)
     return result
@@ -173,7 +177,7 @@ def _noted(func, result):
 
 def _leave(why):
     _C.leave_trace(why)
-    _C.report_obstacle(why)  # the step may have left its trace before, and be recorded
+    _C.report_obstacle(why)  # the step may have left its trace before, and may be recorded
 
 
 class Seeing(_Unseen):
@@ -181,7 +185,7 @@ class Seeing(_Unseen):
         super().__init__()
         self.scout = scout
         self.follow = None  # the Watch of the step's own code
-        self.numbers = []  # that code which it does not look at has read
+        self.numbers = []  # read by code that the watch does not inspect
         self.arrays = _Arrays()
 
     def __exit__(self, *error):
@@ -233,8 +237,8 @@ class Seeing(_Unseen):
                 return made
         result = _noted(func, func(*args, **kwargs))
         if func in _CONVERSIONS and _C.host_reads_so_far() > reads:
-            _C.report_comparison(_C.host_reads_so_far() - 1)  # what Python makes of a plain number is not seen
-        is_read = func is torch.Tensor.item and _C.host_reads_so_far() > reads  # it is recorded, not only watched
+            _C.report_comparison(_C.host_reads_so_far() - 1)  # Python's use of a plain number is invisible
+        is_read = func is torch.Tensor.item and _C.host_reads_so_far() > reads  # recorded, not only watched
         if is_read and type(result) in READ and (self.follow is not None or self.scout.python == "pure"):
             number = self.follow and self.follow.read(sys._getframe(2), result, _C.host_reads_so_far() - 1)
             if number is not None:

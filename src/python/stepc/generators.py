@@ -7,7 +7,7 @@ import torch
 
 
 def of_process():
-    """The generators that everything in the process draws from where it is given none, by name."""
+    """The generators, by name, from which everything in the process draws by default."""
     return {"torch": torch.default_generator, "python": random.getstate.__self__, "numpy": numpy.random.get_state.__self__}
 
 
@@ -26,7 +26,7 @@ def is_generator(value):
 
 
 def state_of(generator):
-    """Made of numbers, texts, tensors, lists and dicts."""
+    """The state as numbers, texts, tensors, lists and dicts."""
     if isinstance(generator, torch.Generator):
         return {"kind": "torch", "is": generator.get_state()}
     if isinstance(generator, random.Random):
@@ -36,7 +36,7 @@ def state_of(generator):
 
 
 def set_state(generator, state):
-    """ValueError where the state is of another kind of generator."""
+    """Raises ValueError for the state of another kind of generator."""
     if state["kind"] != state_of(generator)["kind"]:
         raise ValueError(f"a state of {state['kind']}'s generators was saved, and {generator} is another")
     if state["kind"] == "torch":
@@ -49,7 +49,7 @@ def set_state(generator, state):
 
 
 class _Legacy:
-    """A RandomState as a BitGenerator: `state` has the last draw of a Gaussian pair too."""
+    """A RandomState as a BitGenerator: `state` includes the last draw of a Gaussian pair."""
 
     def __init__(self, generator):
         self.generator = generator

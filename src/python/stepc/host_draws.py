@@ -17,7 +17,7 @@ _TYPES = (torch.float64, torch.float32, torch.float16, torch.int64, torch.int32,
 
 
 def drawn(scout, func, args, kwargs):
-    """What such a draw gives; None where `func` is none."""
+    """The result of such a draw; None if `func` makes none."""
     generator = kwargs.get("generator")
     if generator is None or scout.on_ranks or generator.device.type != "cpu" or scout.owns(generator):
         return None

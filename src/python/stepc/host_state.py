@@ -4,18 +4,18 @@ import torch
 
 
 def beside_parameters(optimizer):
-    """What of an optimizer's state belongs to no parameter, by name: MADGRAD counts in "k"."""
+    """The part of an optimizer's state that belongs to no parameter, by name: MADGRAD counts in "k"."""
     return {name: one for name, one in optimizer.state.items()
             if not isinstance(name, torch.Tensor) and not isinstance(one, dict)}
 
 
 def numbers_in(state):
-    """All of an optimizer's state that is no tensor."""
+    """All parts of an optimizer's state that are not tensors."""
     return {name: one for name, one in state.items() if not isinstance(one, torch.Tensor)}
 
 
 def save(optimizers, schedulers):
-    """For restore(): (container, its values) of groups and states, by optimizer or scheduler."""
+    """The state for restore(): (container, its values) of groups and states, by optimizer or scheduler."""
     saved = []
     for optimizer in optimizers:
         groups = [(group, {k: v for k, v in group.items() if k != "params"}) for group in optimizer.param_groups]

@@ -1,5 +1,5 @@
-"""What a step's code asks of tensors without the dispatcher (values on the host, comparisons, texts, copies), made
-visible to recordings as calls."""
+"""Makes questions that a step's code asks of tensors without the dispatcher (values on the host, comparisons, texts,
+copies) visible to recordings as calls."""
 
 import copy
 import threading
@@ -9,7 +9,7 @@ import torch
 
 from stepc import _C
 
-# Tensor methods that hand values to the host behind the dispatcher's back.
+# Tensor methods that give values to the host without the dispatcher.
 UNSEEN = {
     torch.Tensor.tolist: "tolist()",
     torch.Tensor.numpy: "numpy()",
@@ -18,8 +18,8 @@ UNSEEN = {
     torch.Tensor.__dlpack__: "__dlpack__()",
     torch.Tensor._version.__get__: "_version",
 }
-# Functions that read integers of tensors on the host where no recording sees it, to decide what they call: by name, and
-# the argument with which those begin.
+# Functions that read integers of tensors on the host, unseen by recordings, and then choose their calls: by name, with
+# the argument that they read first.
 _DECIDING = {
     torch.tensor_split: ("tensor_split()", 1),
     torch.Tensor.tensor_split: ("tensor_split()", 1),
@@ -31,11 +31,11 @@ _DECIDING = {
     torch._VF.rnn_relu: ("rnn_relu()", 1),
     torch._VF._pad_packed_sequence: ("pad_packed_sequence()", 1),
 }
-_MAKING = {torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor}  # of lists of tensors, perhaps
-MOST_NUMBERS = 64  # that are read one by one, as numbers, instead of as memory
+_MAKING = {torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor}  # may get lists of tensors
+MOST_NUMBERS = 64  # that are read one by one, as numbers; larger tensors are read as memory
 
 
-# Functions that tell of whole tensors whether they are alike, and what gives the same as a tensor.
+# Functions that compare whole tensors, and the function that gives the same answer as a tensor.
 COMPARING = {
     torch.equal: torch.eq,
     torch.Tensor.equal: torch.eq,
@@ -45,7 +45,7 @@ COMPARING = {
 
 
 def truth_of(func, args, kwargs):
-    """What `func` says of two tensors, as one number that is read; None where it says nothing, but raises."""
+    """The answer of `func` about two tensors, as one number that is read; None if `func` raises instead."""
     one, other = (*args, *kwargs.values())[:2]
     if not isinstance(other, torch.Tensor) or one.dtype != other.dtype:
         return None
@@ -55,18 +55,19 @@ def truth_of(func, args, kwargs):
 
 
 def report_comparisons(before):
-    """Whoever has what was made of numbers that were read since `before` may do anything by it."""
+    """Code that has something made from numbers read since `before` may do anything with it."""
     for read in range(before, _C.host_reads_so_far()):
         _C.report_comparison(read)
 
 
 def is_text(func, args):
-    """Whether it gives what repr() does; format() of a single number is that of the number."""
+    """Whether it returns the same as repr(); format() of a single number is that of the number."""
     return func is torch.Tensor.__repr__ or (func is torch.Tensor.__format__ and args[0].dim() > 0 and args[1] == "")
 
 
 def text_of(tensor):
-    """What repr() gives, of numbers that recordings see read; None for a tensor of which it would read too many."""
+    """The same as repr(), of numbers that recordings see as reads; None for a tensor of which it would read too
+    many."""
     if tensor.layout is not torch.strided or tensor.numel() > MOST_NUMBERS or tensor.is_complex():
         return None
     numbers = numbers_of(tensor, "tolist()")
@@ -77,15 +78,15 @@ def text_of(tensor):
         contents = torch._tensor_str._tensor_str(values, len(type(tensor).__name__) + 1)
         made.append(tensor.__repr__(tensor_contents=contents))
 
-    aside = threading.Thread(target=show)  # whose calls are no part of the recording
+    aside = threading.Thread(target=show)  # its calls are not part of the recording
     aside.start()
     aside.join()
     return made[0]
 
 
 def with_values(func, args, kwargs):
-    """The arguments with values in the tensors that `func` reads past the dispatcher, so that recordings see them read,
-    and its name; None where it reads none."""
+    """The arguments with values in the tensors that `func` reads without the dispatcher, so that recordings see the
+    reads, and the name of `func`; None if it reads none."""
     if func in _MAKING:
         shown = [_shown_in(one) for one in args]
         return None if all(a is b for a, b in zip(args, shown)) else (shown, kwargs, f"{func.__name__}()")
@@ -108,7 +109,7 @@ def _shown(one):
 
 
 def _shown_in(nest):
-    """A list, or lists in it, with values in its tensors; the same one if there are none."""
+    """A list, or the lists in it, with values in its tensors; the same object if there are none."""
     if not isinstance(nest, (list, tuple)):
         return nest
     shown = [torch.ops.stepc.shown(one.detach()) if isinstance(one, torch.Tensor) else _shown_in(one) for one in nest]
@@ -120,12 +121,13 @@ def is_plain(args, kwargs):
 
 
 def numbers_of(tensor, name):
-    """What `tensor.tolist()` or `tensor.numpy()` gives, read so that recordings see it; None where that cannot be."""
+    """The result of `tensor.tolist()` or `tensor.numpy()`, read so that recordings see it; None if that is
+    impossible."""
     if name not in ("tolist()", "numpy()") or tensor.is_complex():
         return None
     requires_grad = tensor.requires_grad and torch.is_grad_enabled()
     if name == "numpy()" and (requires_grad or tensor.is_neg() or tensor.dtype not in _NUMPY_TYPES):
-        return None  # it raises
+        return None  # the method raises
     if tensor.numel() > MOST_NUMBERS:
         return torch.ops.stepc.shown(tensor.detach()).tolist() if name == "tolist()" else None
     values = [one.item() for one in tensor.detach().reshape(-1).unbind()]
@@ -144,12 +146,13 @@ _NUMPY_TYPES = {
 
 
 def deep_copy(tensor, memo):
-    """Tensor.__deepcopy__ of a plain tensor, by calls that recordings hold: its own copies storages; None for others."""
+    """Tensor.__deepcopy__ of a plain tensor, in calls that recordings can hold (torch's copies storages); None for
+    others."""
     is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.device.type == "cpu"
     if not is_plain or tensor.grad_fn is not None or tensor.is_conj() or tensor.is_neg() or id(tensor) in memo:
         return None
     storage = tensor.untyped_storage()
-    key = "storage", storage._cdata  # several tensors on one are so again
+    key = "storage", storage._cdata  # tensors that share one share its copy
     if tensor.numel() * tensor.element_size() != storage.nbytes() or (key in memo and memo[key].dtype != tensor.dtype):
         return None
     with torch.no_grad():

@@ -10,13 +10,14 @@ from stepc.watch import bare
 
 
 class Made:
-    """Around a forward pass: what Python makes in it is young to the garbage collector, which rests for so long.
+    """Surrounds a forward pass. Objects that Python makes in it are young to the garbage collector, which pauses
+    meanwhile.
 
-    What only the graph's backward pass needs is held by nothing of Python's, or by young objects alone; what an older
-    one refers to, directly or through young ones, is kept. `place` then says where, in words; else it is None. Only
-    what the pass has made counts, as its recording says, or without one what has a graph: the rest is another thread's,
-    of a loader that is ahead and fills a queue or a cache, or memory that was there, and to keep that is an effect that
-    the watch sees.
+    A tensor that only the graph's backward pass needs is held by no Python object, or only by young ones. A tensor to
+    which an older object refers, directly or through young ones, is kept; `place` then says where, in words, and is
+    None otherwise. Only tensors that the pass has made count: by its recording, or without a recording those with a
+    graph. All others belong to another thread (a loader that runs ahead and fills a queue or a cache), or existed
+    before; to keep those is an effect that the watch sees.
     """
 
     def __init__(self, model):

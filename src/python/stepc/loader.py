@@ -46,8 +46,8 @@ class AsyncLoader:
         return getattr(self.__dict__["loader"], name)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of an iteration in progress, or that was left early, otherwise of the next one. UserError if it
-        could not continue."""
+        """The state of an iteration that is in progress or was left early, otherwise of the next iteration. Raises
+        UserError if that could not continue."""
         source = self._source
         with source.lock:
             if self._resumes_at is not None:
@@ -119,7 +119,7 @@ class AsyncLoader:
 
 
 class _Source:
-    """A loader, and what decides its order. `lock` is held while it makes a batch."""
+    """A loader, and everything that decides its order. `lock` is held while it makes a batch."""
 
     def __init__(self, loader):
         self.loader = loader
@@ -130,14 +130,15 @@ class _Source:
         self.is_persistent = self.workers > 0 and loader.persistent_workers
 
     def in_place(self):
-        """An iteration that begins here draws its rows through `drawn`."""
+        """An iteration that begins inside draws its rows through `drawn`."""
         return contextlib.nullcontext() if self.drawn is None else self.drawn.in_place()
 
     def has_persistent_workers(self):
         return self.is_persistent and self.loader._iterator is not None
 
     def make_workers(self):
-        """The persistent ones that an earlier iteration of the saved run has made. What that draws is taken back."""
+        """Makes the persistent workers that an earlier iteration of the saved run has made, and undoes the draws of
+        that."""
         if not self.has_persistent_workers():
             before = self.order.take()
             with self.in_place():
@@ -145,8 +146,8 @@ class _Source:
             self.order.put(before)
 
     def state_between(self, last, is_over=False):
-        """Of the iteration behind `last`, or of the first one. `is_over`: one that has nothing left comes before it. UserError
-        where the next one could not be begun."""
+        """The state after the iteration `last`, or before the first one. `is_over`: an iteration without remaining
+        batches comes first. Raises UserError if the next iteration could not begin."""
         if last is not None:
             self.check()
         now = self.order.take()
@@ -157,7 +158,8 @@ class _Source:
         return {"given": 0, "is_over": is_over, "is_reset": self.has_persistent_workers(), "now": now}
 
     def beginning_of(self, iteration, rows):
-        """That from which the sampler draws these rows again. UserError where there is none, or it cannot be known."""
+        """The state from which the sampler draws these rows again. Raises UserError if there is none, or if that cannot
+        be known."""
         if self.drawn.is_known():
             return iteration.begin
         if iteration.begin["own"] and self._draws_again(iteration, iteration.begin, rows):
@@ -174,7 +176,7 @@ class _Source:
         return self.drawn.draws_again(begin, iteration.is_reset, iteration.given, rows)
 
     def check(self, is_fresh=False):
-        """UserError for loaders that do not begin anew. `is_fresh`: the iteration has begun with a loader as it was made."""
+        """Raises UserError for loaders that do not begin anew. `is_fresh`: the iteration began with a new loader."""
         if self.drawn is None and self.is_persistent and not is_fresh:
             raise self.refusal("an IterableDataset keeps its place in persistent workers; use persistent_workers=False")
         if hasattr(type(self.loader), "__next__") and not is_fresh:
@@ -194,7 +196,7 @@ class _Source:
 
 
 class _Iteration:
-    """One pass over a loader: what it began with, and what has been given of it."""
+    """One pass over a loader: its initial state, and what it has given so far."""
 
     def __init__(self, source, at, is_first):
         self._source = source
@@ -204,13 +206,13 @@ class _Iteration:
         self.begin = None
         self.is_reset = False
         self._batches = None
-        self._kept = []  # made, and neither given nor waiting in the queue
+        self._kept = []  # made, but neither given nor in the queue
         self._made = self.given
         self._has_ended = False
-        self._behind = {"print": None, "own": None}  # the last batch that was given
+        self._behind = {"print": None, "own": None}  # of the last given batch
 
     def batches(self):
-        """(batch, what is known behind it), from the first one that has not been given."""
+        """(batch, what is known after it), from the first batch that has not been given."""
         with self._source.lock:
             self._begin()
         while True:
@@ -222,7 +224,7 @@ class _Iteration:
             yield one
 
     def _look_ahead(self):
-        """Makes another batch where none is kept."""
+        """Makes another batch if none is kept."""
         if not self._kept and not self._has_ended:
             self._kept = self._made_next(1)
 
@@ -233,7 +235,7 @@ class _Iteration:
             self._source.drawn.forget(self.given)
 
     def state_dict(self):
-        """UserError where no iteration could go on behind what has been given."""
+        """Raises UserError if no iteration could continue after what has been given."""
         source, drawn = self._source, self._source.drawn
         if self._made == self.given:
             self._look_ahead()
@@ -255,7 +257,7 @@ class _Iteration:
         return state | {"begin": source.beginning_of(self, state["rows"])}
 
     def _made_next(self, count):
-        """The next batches, each with what is known behind it."""
+        """The next batches, each with what is known after it."""
         made = []
         while len(made) < count and not self._has_ended:
             batch = next(self._batches, _END)
@@ -270,7 +272,7 @@ class _Iteration:
         return made
 
     def _begin(self):
-        """Makes the first batch that has not been given, or as many as the run that was saved had made ahead."""
+        """Makes the first batch that has not been given, or as many as the saved run had made ahead."""
         source, at = self._source, self._at
         if at is not None and at["is_reset"]:
             source.make_workers()
@@ -287,12 +289,12 @@ class _Iteration:
         else:
             source.order.put(self.begin)
             self._iterate(self.given, ahead)
-        # The loader has drawn what it had drawn then. What the program draws goes on where it was.
+        # The loader has repeated its draws. The program's own draws continue from their present states.
         for one, state in states:
             generators.set_state(one, state)
 
     def _iterate(self, past, ahead, *behind):
-        """Goes past the first batches, which must be those of the run that was saved, and makes the next ones."""
+        """Skips the first batches, which must be those of the saved run, and makes the next ones."""
         source, drawn = self._source, self._source.drawn
         if drawn is not None:
             drawn.begin(*behind)

@@ -22,12 +22,12 @@ from stepc.watch.known import HOOKS
 from stepc.scout import Scout
 
 _LOG = logging.getLogger("stepc")
-_LIBRARIES = ("torch", "transformers", "accelerate", "peft", "stepc")  # whose hooks have no effects but on tensors
-_MOST_TEXTS = 64  # of arguments; texts beside tensors may be others at every call
+_LIBRARIES = ("torch", "transformers", "accelerate", "peft", "stepc")  # their hooks affect only tensors
+_MOST_TEXTS = 64  # of arguments; texts beside tensors may differ at every call
 
 
 class _Timed:
-    """A pass, from whose call to the next one the loop is timed."""
+    """A pass; the loop is timed from its call to the next pass."""
 
     def __init__(self, signature, as_it_is, began):
         self.signature = signature
@@ -40,38 +40,38 @@ class _Timed:
 
 
 class _InARow:
-    """Passes that run as they are one after the other, as they would without plans, for replays to be compared with."""
+    """Passes that run eagerly in a row, as without plans; replays are compared with them."""
 
     def __init__(self, call, looks):
         self.signature = call.signature()
-        self.looks = looks  # of their arguments
+        self.looks = looks  # the form of their arguments
         self.left = call.compared()
 
 
 class ModelSegments:
-    """What calls of an accelerated model go to. Decides for each whether its passes run from a plan.
+    """Receives the calls of an accelerated model and decides for each whether its passes run from a plan.
 
-    It stands where Module.compile() puts a compiled call, which no copy of the module takes along: that is a model of
-    its own, as it was before.
+    It takes the place of the compiled call of Module.compile(). A copy of the module does not get it: the copy is a
+    model of its own, without plans.
     """
 
     def __init__(self, model, config, gradients):
         self.model = model
-        self.gradients = gradients  # that ranks have together; None: this process is alone
+        self.gradients = gradients  # averaged over ranks; None: this process is alone
         self.scout = _ModelScout(model.forward, {"model": model}, {}, config.python == "pure")
         self.engine = _C.Segments(self.scout, config)
         self.precision = config.precision
-        self.structures = []  # of results, and which of their tensors carry gradients
-        self.nested = {}  # by the number of a traced pass's: whether one of these is computed from another
+        self.structures = []  # of results, with the tensors in them that carry gradients
+        self.nested = {}  # by the number of a traced pass: whether one of its tensors is computed from another
         self.numbers = {}
-        self.replaced = _weak(model.__dict__.get("forward"))  # by a library, as it was seen last
+        self.replaced = _weak(model.__dict__.get("forward"))  # by a library, as last seen
         self.replacements = 0
         self.saved = torch.zeros(())
         self.is_called = False
         self.backoff = Backoff()
-        self.timed = None  # the call before, where that counts
+        self.timed = None  # the call before, if it is timed
         self.in_a_row = None
-        self.texts = {}  # of arguments, by their structure's repr
+        self.texts = {}  # of arguments, by the repr of their structure
 
     def __deepcopy__(self, memo):
         return None
@@ -87,7 +87,7 @@ class ModelSegments:
         return number
 
     def run(self, args, kwargs):
-        """A training pass of the model as it is."""
+        """Runs a training pass of the model, without a plan."""
         if self.precision is None:
             return self.model._call_impl(*args, **kwargs)
         with torch.autocast("cpu", torch.bfloat16):
@@ -133,7 +133,7 @@ class ModelSegments:
         return result
 
     def _goes_on(self, args, kwargs):
-        """Whether this is another one of the passes in a row."""
+        """Whether this pass continues the passes in a row."""
         row, tensors = self.in_a_row, []
         return _looks_of(tree.flatten((args, kwargs), tensors, []), tensors) == row.looks
 
@@ -149,7 +149,7 @@ class ModelSegments:
         tree.flatten_result([result], outputs)
         for node in {output.grad_fn for output in outputs} - {None}:
             node.register_prehook(timed.see)
-        timed.began += time.perf_counter() - ended  # this is not the loop's
+        timed.began += time.perf_counter() - ended  # this time does not belong to the loop
         self.timed = timed
         return result
 
@@ -159,7 +159,7 @@ class ModelSegments:
             self.engine.took(timed.signature, timed.as_it_is, now - timed.began)
 
     def _planned(self, args, kwargs):
-        """The pass, or None where the model runs as it is."""
+        """The pass; None if the model runs eagerly."""
         forward = self.model.__dict__.get("forward")
         if forward is not self.replaced():
             self.replaced = _weak(forward)
@@ -181,7 +181,7 @@ class ModelSegments:
         return Run(self, call, structure, tensors, inner)
 
     def _text_of(self, structure):
-        """Of arguments, for their signature: for a reader, and exact."""
+        """The text of arguments for their signature: readable, and exact."""
         exact = repr(structure)
         text = self.texts.get(exact)
         if text is None:
@@ -192,7 +192,7 @@ class ModelSegments:
         return text
 
     def _why_eager(self, structure, tensors):
-        """What of the program around the call a plan would not do, in words."""
+        """What, around the call, a plan would not do, in words."""
         if why := around.why_eager():
             return why
         if _has_any_global_hook():
@@ -215,7 +215,7 @@ def _looks_of(structure, tensors):
 
 
 class _ModelScout(Scout):
-    """Of a model: sees hooks too, whose effects no recording shows."""
+    """The scout of a model: it sees hooks too, whose effects no recording shows."""
 
     def look(self):
         found = super().look()
@@ -234,7 +234,7 @@ class _ModelScout(Scout):
 
 
 class _OptimizerScout(Scout):
-    """Of an optimizer whose step() is ours: the event is what step() was before."""
+    """The scout of an optimizer whose step() is stepc's: the event runs the original step()."""
 
     def __init__(self, optimizer, original, is_pure):
         self.original = original
@@ -252,7 +252,7 @@ def is_compiled(model):
 
 
 def accelerate_model(model, config, gradients=None):
-    """Calls of the model run from plans from now on; on ranks they average its gradients."""
+    """Calls of the model run from plans from now on; on ranks they also average its gradients."""
     if is_compiled(model):
         _LOG.warning("this model runs as it is: it is compiled or scripted")
         return
@@ -260,7 +260,7 @@ def accelerate_model(model, config, gradients=None):
 
 
 def accelerate_optimizer(optimizer, config, model, updates=None):
-    """The optimizer's step() runs from a plan from now on; with `updates` each rank's updates some parameters."""
+    """The optimizer's step() runs from a plan from now on; with `updates` each rank updates some of the parameters."""
     optimizer = _innermost(optimizer)
     takes_closure_first = _takes_closure_first(optimizer)
     original = optimizer.step
@@ -309,18 +309,18 @@ def accelerate_optimizer(optimizer, config, model, updates=None):
 
 
 def _takes_closure_first(optimizer):
-    """Whether step(closure) is closure() and then step(): so it is in torch's own, but in LBFGS."""
+    """Whether step(closure) calls closure() and then updates, as torch's own optimizers do, except LBFGS."""
     kind = type(optimizer)
     is_own = kind.__module__.startswith("torch.optim") and not issubclass(kind, torch.optim.LBFGS)
     step = optimizer.__dict__.get("step")
     return is_own and (step is None or getattr(step, "_wrapped_by_lr_sched", False))
 
 
-_UPDATE = "_stepc_update"  # of an accelerated optimizer; its state, which copies are made of, does not have it
+_UPDATE = "_stepc_update"  # attribute of an accelerated optimizer; copies of its state do not have it
 
 
 def _innermost(optimizer):
-    """Without the wrappers of accelerate and its like."""
+    """The optimizer inside the wrappers of accelerate and similar libraries."""
     while isinstance(getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
         optimizer = optimizer.optimizer
     return optimizer
@@ -351,24 +351,24 @@ def _engine_of(one):
 
 
 def stats(one):
-    """Of an accelerated model or optimizer: what was measured so far, a dict."""
+    """The measurements of an accelerated model or optimizer so far, as a dict."""
     return _engine_of(one).stats()
 
 
 def report(one):
-    """Of an accelerated model or optimizer: planned beside measured, in words."""
+    """Planned and measured numbers of an accelerated model or optimizer, as text."""
     return _engine_of(one).report()
 
 
 def graph_text(one):
-    """Of an accelerated model or optimizer: what was captured last, as text; empty before."""
+    """The capture of an accelerated model or optimizer that was made last, as text; empty before."""
     return _engine_of(one).graph_text()
 
 
 def schedule_text(one, target=None):
-    """Of an accelerated model or optimizer: the Schedule of the plan that ran last, as text; empty before.
+    """The Schedule of an accelerated model's or optimizer's plan that ran last, as text; empty before.
 
-    With a `target`, as Accelerated.schedule_text() has it.
+    With a `target`, as in Accelerated.schedule_text().
     """
     engine = _engine_of(one)
     if target is None:

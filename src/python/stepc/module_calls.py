@@ -7,8 +7,8 @@ import threading
 import torch
 
 _lock = threading.Lock()
-_enters = {}  # by thread, what to go through there; the latest last
-_original = None  # what the class had before the first of them
+_enters = {}  # by thread: the context managers of that thread, the latest last
+_original = None  # the class's method before the first of them
 
 
 @contextlib.contextmanager
@@ -22,7 +22,8 @@ def around_modules(enter):
     try:
         yield
     finally:
-        # Threads end in any order: who put the class's own method back by itself would put back another thread's.
+        # Threads end in any order; a thread that restored the class's method alone would restore another thread's
+        # wrapper.
         with _lock:
             _enters[thread].pop()
             if not _enters[thread]:

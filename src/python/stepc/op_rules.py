@@ -11,7 +11,7 @@ import torch
 
 from stepc import _C
 
-_RULES = {}  # by operator, as they were last given
+_RULES = {}  # by operator, the last one given
 
 
 def op_rule(
@@ -64,7 +64,7 @@ class _Rule:
                 self._checked(what, value)
 
     def amount(self, what: str, arguments: Sequence[Any]) -> float:
-        """What `flops` or `bytes` gives for a call."""
+        """The value of `flops` or `bytes` for a call."""
         value = getattr(self, what)
         return self._checked(what, self._called(what, arguments) if callable(value) else value)
 
@@ -106,6 +106,6 @@ def _short(value):
 
 
 def _listed(made):
-    """One shape is as good as a list of one."""
+    """Turns one shape into a list of one."""
     is_one = isinstance(made, torch.Tensor) or all(isinstance(size, int) for size in made)
     return [made] if is_one else made

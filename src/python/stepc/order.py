@@ -1,7 +1,8 @@
-"""What decides which rows a loader gives: generators, and what samplers and data sets of the program hold.
+"""The state that decides which rows a loader gives: generators, and the attributes of samplers and data sets of the
+program.
 
-`Order` finds it, takes it as plain values and restores it. `Drawn` stands in front of the sampler of a DataLoader's
-batches and keeps what has been drawn; it can also find out whether the sampler draws the same again.
+`Order` finds this state, saves it as plain values and restores it. `Drawn` stands in front of the sampler of a
+DataLoader's batches and records the draws; it can also test whether the sampler draws the same again.
 """
 
 import collections
@@ -20,7 +21,7 @@ from torch.utils.data import (BatchSampler, DataLoader, Dataset, DistributedSamp
 
 from stepc import _C, generators
 
-# What an iteration of PyTorch's own samplers begins with.
+# The values with which an iteration of PyTorch's own samplers begins.
 _HELD = {
     BatchSampler: ("sampler",),
     DistributedSampler: ("epoch",),
@@ -38,22 +39,22 @@ _SEEN = (list, tuple, dict, set, frozenset, range, bytes, complex, torch.dtype, 
 _MOST_OBJECTS = 1000
 _MOST_ENTRIES = 100  # of a list or a dict of objects
 _MOST_LOOKED_AT = 8  # batches
-_MOST_OF_DATA = 10_000  # numbers in what a data set holds; more are its rows
+_MOST_OF_DATA = 10_000  # numbers in an attribute of a data set; a larger one holds rows
 
 
 def is_map_style(loader):
-    """Whether a sampler of this process says which rows come."""
+    """Whether a sampler of this process chooses the rows."""
     return isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
 
 
 def is_stateful(one):
-    if isinstance(one, torch.nn.Module) or not getattr(one, "use_stateful_dataloader", True):  # accelerate's have a choice
+    if isinstance(one, torch.nn.Module) or not getattr(one, "use_stateful_dataloader", True):  # accelerate's choice
         return False
     return hasattr(one, "state_dict") and hasattr(one, "load_state_dict")
 
 
 def digest(value):
-    """Of plain values, tensors and arrays; None for another one."""
+    """A digest of plain values, tensors and arrays; None for other values."""
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.device.type != "cpu":
             return None
@@ -81,14 +82,14 @@ def _is_plain(value):
 
 
 def _is_flat(value):
-    """Whether it is plain, and a container of few numbers and texts at most."""
+    """Whether the value is plain: at most a container of few numbers and texts."""
     if isinstance(value, (list, tuple, set)):
         return len(value) <= _MOST_OF_DATA and set(map(type, value)) <= set(_SCALARS)
     return type(value) in _SCALARS
 
 
 def _encoded(value):
-    """A copy, as plain values."""
+    """A copy as plain values."""
     if isinstance(value, (numpy.ndarray, numpy.generic)):
         return {"kind": "array" if isinstance(value, numpy.ndarray) else "number", "is": torch.from_numpy(numpy.array(value))}
     if isinstance(value, torch.Tensor):
@@ -104,7 +105,7 @@ def _decoded(saved):
 
 
 class _Place:
-    """Where a value stands: an attribute, or an entry of a list or a dict."""
+    """The place of a value: an attribute, or an entry of a list or a dict."""
 
     def __init__(self, owner, name, value):
         self.owner = owner
@@ -112,7 +113,7 @@ class _Place:
         self.value = value
 
     def put(self, value):
-        """Into what stands there, where others may hold it too, else in its place."""
+        """Writes into the present object, which others may hold too; if that is impossible, replaces it."""
         now = self.value
         if isinstance(now, list) and isinstance(value, list):
             now[:] = value
@@ -131,15 +132,15 @@ class _Place:
 
 
 class _Found:
-    """By path: generators, values, objects that were entered, those that say their state themselves, and those that hold it
-    where nobody sees it."""
+    """By path: generators, values, objects that were entered, objects with a state_dict(), and objects that hide their
+    state."""
 
     def __init__(self):
         self.generators, self.values, self.objects, self.stateful, self.unseen = {}, {}, {}, {}, {}
 
 
 class Order:
-    """Of a loader; `take()` and `put()` between two of its iterations."""
+    """The order of a loader. `take()` and `put()` are called between two of its iterations."""
 
     def __init__(self, loader):
         self.loader = loader
@@ -149,8 +150,8 @@ class Order:
         self._made = {path: (made, _encoded(place.value)) for path, place in found.values.items() if (made := digest(place.value))}
 
     def take(self):
-        """As plain values: the states of generators, those of the process too, values that have changed since this was made,
-        and what says its state itself."""
+        """The state as plain values: states of generators, with those of the process, values that have changed since
+        this object was made, and states of objects with a state_dict()."""
         found = self._find()
         changed = {path: place.value for path, place in found.values.items() if self._has_changed(path, place.value)}
         return {"process": generators.states_of_process(),
@@ -158,7 +159,7 @@ class Order:
                 "values": {path: _encoded(one) for path, one in changed.items()}, "own": self.own_states()}
 
     def put(self, state):
-        """UserError where the loader has no such place."""
+        """Restores a state. Raises UserError if the loader lacks a place."""
         now = self._find().values
         as_made = {path: saved for path, (_, saved) in self._made.items()
                    if path in now and self._has_changed(path, now[path].value)}
@@ -174,17 +175,18 @@ class Order:
         generators.set_process(state["process"])
 
     def states_of_generators(self):
-        """(generator, its state) of the loader's own and of the process."""
+        """(generator, its state) for the generators of the loader and of the process."""
         own = [place.value for place in self._find().generators.values()]
         return [(one, generators.state_of(one)) for one in (*own, *generators.of_process().values())]
 
     def unseen(self):
-        """Where a sampler holds something that is neither numbers, texts, tensors, lists and dicts nor an object of them."""
+        """The place in a sampler of something other than numbers, texts, tensors, lists, dicts and objects of these; ""
+        if none."""
         return next((path for path in self._find().unseen if path.startswith("sampler")), "")
 
     def stateful(self):
-        """What says its state itself, by path: the loader, the data set that this process iterates over, or samplers of the
-        program's own."""
+        """The objects with a state_dict(), by path: the loader, the data set that this process iterates over, or
+        samplers of the program."""
         if is_stateful(self.loader):
             return {"loader": self.loader}
         if not isinstance(self.loader, DataLoader):
@@ -198,12 +200,13 @@ class Order:
         return {path: one.state_dict() for path, one in self.stateful().items()}
 
     def load_own(self, states):
-        """None where there are none."""
+        """Loads the states of these objects; `states` may be None."""
         for path, one in self.stateful().items() if states else ():
             one.load_state_dict(states[path])
 
     def twin(self):
-        """Of a copy of the loader's sampler, which draws from copies of generators, but for those of the process."""
+        """The order of a copy of the loader's sampler, which draws from copies of all generators but those of the
+        process."""
         shared = [self.loader.dataset, *generators.of_process().values()]
         twin = copy.copy(self)
         twin.loader = copy.copy(self.loader)
@@ -263,11 +266,11 @@ class Order:
         return [*roots, ("dataset", loader, "dataset", loader.dataset)]
 
     def _is_data(self, path, value):
-        """Whether it is the data set, which samplers too may hold."""
+        """Whether the value is the data set; samplers may hold it too."""
         return path.startswith("sampler") and (isinstance(value, Dataset) or value is self.loader.dataset)
 
     def _is_value(self, path, value):
-        """Whether it is taken as it is: not the rows of a data set, which samplers choose from."""
+        """Whether the value is saved as it is; not the rows of a data set, from which samplers choose."""
         if path.startswith("dataset") and is_map_style(self.loader):
             return False
         is_array = isinstance(value, (torch.Tensor, numpy.ndarray, numpy.generic))
@@ -278,7 +281,7 @@ class Order:
 
 
 class _Counts:
-    """What a DataLoader of the program's own, or accelerate's, holds in numbers and texts: its epochs, perhaps."""
+    """The numbers and texts in a DataLoader of the program's or accelerate's, for example epochs."""
 
     def __init__(self, loader):
         vars(self)["_loader"] = loader
@@ -302,23 +305,23 @@ def _parts(path, value):
 
 
 def index_name(loader):
-    """The attribute of a DataLoader with the sampler that it asks for each batch."""
+    """The name of the DataLoader's attribute with the sampler that gives its batches."""
     return "batch_sampler" if loader.batch_sampler is not None else "sampler"
 
 
 class Drawn:
-    """In front of the sampler of a DataLoader's batches.
+    """Stands in front of the sampler of a DataLoader's batches.
 
-    Of the iteration that is under way: `count` batches have been drawn, `has_ended` says that there is no more, and what is
-    known behind each batch is kept until forget(): the digest of all rows so far, that of its own, and the states of
-    samplers that say theirs.
+    For the iteration in progress: `count` batches have been drawn; `has_ended` says that there are no more. The state
+    after each batch is kept until forget(): the digest of all rows so far, the digest of the batch, and the states of
+    samplers with a state_dict().
     """
 
     def __init__(self, loader, order):
         self._loader = loader
         self._order = order
         self.sampler = order.sampler
-        self.lock = threading.Lock()  # of `batches`
+        self.lock = threading.Lock()  # guards `batches`
         self.batches = {}
         self.begin()
 
@@ -329,7 +332,7 @@ class Drawn:
         return getattr(self.__dict__["sampler"], name)
 
     def begin(self, count=0, digest=""):
-        """The next iteration goes on behind `count` batches."""
+        """The next iteration continues after `count` batches."""
         self._first = count, digest
 
     def __iter__(self):
@@ -340,7 +343,7 @@ class Drawn:
         return _Draws(self, iter(self.sampler))
 
     def in_place(self):
-        """Stands in the loader's place of its sampler meanwhile."""
+        """Replaces the loader's sampler inside the `with` block."""
         return _InPlace(self._loader, self)
 
     def note(self, batch):
@@ -351,7 +354,7 @@ class Drawn:
             self.batches[self.count] = self._digest, own, {path: one.state_dict() for path, one in self._stateful.items()}
 
     def rows_behind(self, number):
-        """The digest of all rows to the end of that batch; None where this has not stood in place of the sampler."""
+        """The digest of all rows up to the end of that batch; None if the batch was not drawn through this object."""
         return self.batches.get(number, (None,))[0]
 
     def states_behind(self, number):
@@ -363,14 +366,14 @@ class Drawn:
                 del self.batches[number]
 
     def is_known(self):
-        """Whether all samplers are PyTorch's own, which draw the same from the same beginning."""
+        """Whether all samplers are PyTorch's own, which draw the same from the same initial state."""
         one = self.sampler
         while type(one) is BatchSampler:
             one = one.sampler
         return type(one) in _HELD
 
     def draws_again(self, begin, is_reset, count, wanted):
-        """Whether the rows of the first `count` batches that are drawn from this beginning have the digest `wanted`."""
+        """Whether the first `count` batches that are drawn from this initial state have the digest `wanted`."""
 
         def draw(twin):
             twin.put(begin)
@@ -382,17 +385,17 @@ class Drawn:
         return self._tried(draw) == wanted
 
     def goes_on(self, number):
-        """Whether the sampler, given its state behind that batch, draws those that have been drawn since."""
+        """Whether the sampler, in its state after that batch, draws the batches that have been drawn since."""
         later = [self.batches[one][1] for one in range(number + 1, self.count + 1)]
         return self._drawn_by(self.batches[number][2], len(later) + self.has_ended) == later
 
     def begins(self):
-        """Whether the sampler, given the state that it has now, draws what it would draw next."""
+        """Whether the sampler, loaded with its present state, draws what it would draw next."""
         now = self._drawn_by({})
         return now is not None and self._drawn_by(self._order.own_states()) == now
 
     def _drawn_by(self, states, count=_MOST_LOOKED_AT):
-        """Digests of the first batches from here or from these states; None where there is an exception."""
+        """Digests of the first batches from the present state or from `states`; None if there is an exception."""
 
         def draw(twin):
             twin.load_own(states)
@@ -401,19 +404,19 @@ class Drawn:
         return self._tried(draw)
 
     def _tried(self, draw):
-        """What a copy of the sampler draws; the generators of the process go on where they are."""
+        """The draws of a copy of the sampler; restores the generators of the process."""
         process = generators.states_of_process()
         try:
             return draw(self._order.twin())
-        except Exception:  # what cannot be copied, or does not draw here, is not known to draw the same elsewhere
+        except Exception:  # it cannot be copied or does not draw here, so its later draws are unknown
             return None
         finally:
             generators.set_process(process)
 
 
 def _iterate(order, is_reset):
-    """The rows of batches as a DataLoader asks for them: a fresh iterator draws a seed for its workers, and with some it asks
-    twice."""
+    """The rows of batches as a DataLoader requests them: a fresh iterator draws a seed for its workers, and draws twice
+    if it has any."""
     rows = iter(order.sampler)
     if not is_reset:
         torch.empty((), dtype=torch.int64).random_(generator=order.generator)
@@ -443,20 +446,20 @@ class _Draws:
 
 class _InPlace:
     def __init__(self, loader, one):
-        while "base_dataloader" in vars(loader):  # accelerate's stand in front of others
+        while "base_dataloader" in vars(loader):  # accelerate's loaders wrap others
             loader = loader.base_dataloader
         self._attributes, self._name, self._one = vars(loader), index_name(loader), one
 
     def __enter__(self):
         self._before = self._attributes[self._name]
-        self._attributes[self._name] = self._one  # its __setattr__ refuses what decides the order
+        self._attributes[self._name] = self._one  # its __setattr__ refuses attributes that decide the order
 
     def __exit__(self, *_):
         self._attributes[self._name] = self._before
 
 
 def of_batch(batch):
-    """A digest of what tells one batch from another: some of each tensor's elements, and all that is plain."""
+    """A digest that distinguishes batches: some elements of each tensor, and all plain values."""
     leaves, _ = torch.utils._pytree.tree_flatten(batch)
     made = ""
     for leaf in leaves:

@@ -34,7 +34,7 @@ class Boundary(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *gradients):
         if ctx.run.is_over(gradients):
-            ctx.saved_tensors  # autograd's own error: the graph was let go
+            ctx.saved_tensors  # autograd's own error: the graph was freed
         return (None, None, None, *ctx.run.backward(list(gradients)))
 
 
@@ -43,7 +43,7 @@ _OF_THEIR_OWN = "its outputs have backward passes of their own"
 
 
 def _asked_of_graph():
-    """What a backward pass that runs now asks of the graph that a plan has not got, in words."""
+    """What the present backward pass requests of the graph that a plan does not have, in words."""
     if torch.is_grad_enabled():
         return "its backward pass is differentiated again (create_graph)"
     if torch._C._autograd._get_current_graph_task_keep_graph():
@@ -52,7 +52,7 @@ def _asked_of_graph():
 
 
 def _asked_of_outputs(outputs):
-    """What the program asks of the gradients of these outputs (weak references), in words."""
+    """What the program requests of the gradients of these outputs (weak references), in words."""
     for output in (one for ref in outputs if (one := ref()) is not None):
         hooks = (output._backward_hooks or {}).values()
         if output.retains_grad or any(not isinstance(hook, Asked) for hook in hooks):
@@ -76,15 +76,15 @@ def is_nested(outputs):
 
 
 def _ends_at(node):
-    """Whether the backward pass that runs now goes to this node of a graph and no further."""
+    """Whether the present backward pass reaches this node of a graph and goes no further."""
     return _runs(node) and not any(_runs(to) for to, _ in node.next_functions if to is not None)
 
 
 def _runs(node):
-    """Whether the backward pass that runs now goes to this node."""
+    """Whether the present backward pass reaches this node."""
     try:
         return torch._C._will_engine_execute_node(node)
-    except RuntimeError:  # a leaf whose gradient is asked for
+    except RuntimeError:  # a leaf whose gradient is requested
         return True
 
 
@@ -97,10 +97,10 @@ def _given(gradients):
 
 
 class Asked:
-    """A hook on an output that another one is computed from.
+    """A hook on an output from which another output is computed.
 
-    The loop's graph has outputs side by side at one node, so that a gradient of one never goes through another: what is
-    asked of it there for the first time cannot be had.
+    The loop's graph has the outputs side by side at one node, so no gradient of one goes through another. A gradient
+    that is requested there for the first time is not available.
     """
 
     __torch_unserializable__ = True
@@ -119,11 +119,11 @@ class Run:
     def __init__(self, segments, call, structure, tensors, inner):
         self.segments = segments
         self.call = call
-        self.signature = b""  # of the call, once that is gone
+        self.signature = b""  # of the call, after the call is gone
         self.timed = None
         self.structure = structure  # of the arguments
         self.tensors = tensors
-        self.inner = inner  # id of an argument that requires a gradient -> what stands for it inside
+        self.inner = inner  # id of an argument that requires a gradient -> its replacement inside
         self.inputs = list({id(tensor): tensor for tensor in tensors if id(tensor) in inner}.values())
         self.parameters = call.parameters()
         self.autocast = {
@@ -131,15 +131,15 @@ class Run:
             "dtype": torch.get_autocast_dtype("cpu"),
             "cache_enabled": torch.is_autocast_cache_enabled(),
         }
-        self.returned = []  # weakly, outputs as the loop has them, where one is computed from another
-        self.outputs = None  # of a forward pass that ran as it is, from `inner`; of a traced one, edges of its graph
-        self.graph = None  # the same, from the arguments themselves
-        self.is_traced = False  # the model's own code has run beside its plan, or to become one that does
-        self.recorded = None  # what a recorded forward pass returned, and why that is left to eager
-        self.recording = contextlib.nullcontext()  # that the backward pass goes on with
-        self.through = set()  # outputs that a backward pass has begun at
+        self.returned = []  # weakly: the loop's outputs, if one is computed from another
+        self.outputs = None  # of an eager forward pass, from `inner`; of a traced one: edges of its graph
+        self.graph = None  # outputs of an eager forward pass from the arguments themselves
+        self.is_traced = False  # the model's own code has run beside its plan, or was recorded for such a plan
+        self.recorded = None  # the result of a recorded forward pass, and why that is left to eager
+        self.recording = contextlib.nullcontext()  # the backward pass continues it
+        self.through = set()  # outputs at which a backward pass has begun
         self.is_left = False
-        self.is_differentiated = False  # the graph of its gradients goes through its own
+        self.is_differentiated = False  # the graph of its gradients goes through its own graph
         self.is_run_again = False
 
     def arguments(self, inside):
@@ -149,13 +149,13 @@ class Run:
     # ---- the forward pass
 
     def probe(self, *given):
-        """Runs it as it is, on the very objects, and sees whether it may be recorded: what it does, and what is asked of
-        its graph."""
+        """Runs the pass eagerly on the given objects, and finds out whether it may be recorded: its effects, and what
+        the loop requests of its graph."""
         (result,), outputs, _, why = self._watched(given)
         if why is not None:
             self.call.leave_recording(*why)
             return result
-        call, passes = self.call, {}  # by task of the autograd engine, the outputs' nodes that it has come to
+        call, passes = self.call, {}  # by task of the autograd engine: the outputs' nodes that it has reached
         nested = [weakref.ref(output) for output in outputs if output.requires_grad] if is_nested(outputs) else []
 
         def see(node, _):
@@ -189,9 +189,9 @@ class Run:
         return tree.unflatten(structure, iter(self._with_known(outputs, origins)), iter(()))
 
     def parts_of(self, box):
-        """Of what a pass returned, alone in a list: the tensors that it has made, each once, and the result's form, its
-        structure and where all of its tensors come from: ("made", the number there), ("argument", which) or (the
-        model's container, module, name)."""
+        """Takes a pass's result, alone in a list, apart: the tensors that the pass has made, each once, and the form of
+        the result, which is its structure and the origin of each tensor: ("made", its number), ("argument", its number)
+        or (the model's container, module, name)."""
         outputs, known = [], {}
         structure = tree.flatten_result(box, outputs)
         for i, one in enumerate(self.tensors):
@@ -209,7 +209,7 @@ class Run:
         return made, (structure, tuple(origins))
 
     def _with_known(self, made, origins):
-        """All tensors of a result: what stands there now, where the pass returns what was there before."""
+        """All tensors of a result: for tensors that existed before the pass, those now in their places."""
         for origin in origins:
             if origin[0] == "made":
                 yield made[origin[1]]
@@ -240,8 +240,8 @@ class Run:
         return [output.detach() for output in self.outputs], number
 
     def _watched(self, arguments):
-        """What the model returns (in a list), its parts, and why a plan could not give the program the same, with whether
-        it could beside the model's own code; None where it could."""
+        """The model's result (in a list), its parts, and why a plan could not give the same to the program, with
+        whether the model's own code beside the plan could; None if a plan could."""
         scout = self.segments.scout
         recording = Recording(scout, goes_on=_C.is_recording())
         if recording.goes_on:
@@ -262,13 +262,13 @@ class Run:
         elif reached := self.reached_beside(outputs, begin):
             why = reached, False
         elif not is_traced and not _C.is_recording() and scout.python_reason():
-            why = scout.python_reason(), True  # of a recording the engine asks
+            why = scout.python_reason(), True  # for a recording the engine asks
         else:
             why = None
         return box, outputs, form, why
 
     def _why_traced(self, opaque, made, known, outputs):
-        """What of the pass only the model's own code can do again, in words; None: nothing."""
+        """What of the pass only the model's own code can repeat, in words; None: nothing."""
         if opaque is not None:
             return f"the model returns {opaque}, which is neither a tensor nor a nest of them"
         if made.place is not None:
@@ -280,7 +280,7 @@ class Run:
         return self.segments.scout.hooked or None
 
     def _shared(self, outputs):
-        """What was there before the pass and has the memory of something that it has made, in words."""
+        """An older tensor that shares memory with something that the pass has made, in words."""
         memory = {one.untyped_storage()._cdata for one in outputs if one.layout == torch.strided}
         model = self.segments.model
         named = [*model.named_parameters(), *model.named_buffers(), *(("an argument", one) for one in self.tensors)]
@@ -290,10 +290,10 @@ class Run:
         return ""
 
     def reached_beside(self, outputs, begin):
-        """What the graph of the outputs leads to beside parameters and arguments, in words.
+        """Tensors beside parameters and arguments to which the graph of the outputs leads, in words.
 
-        The loop's graph has one node for the pass, whose sources those are: a graph that was there before would be gone
-        through twice where the loop goes through it too, and never by a plan.
+        The loop's graph has one node for the pass, whose sources are the parameters and arguments. An older graph would
+        be traversed twice if the loop goes through it too, and never by a plan.
         """
         sources = {id(one) for one in (*self.segments.model.parameters(), *self.inputs, *self.inner.values())}
         known = {tensor.grad_fn for tensor in self.inputs}
@@ -307,7 +307,7 @@ class Run:
                 elif node._sequence_nr() < begin:
                     return "the forward pass uses a tensor whose graph was there before"
             level = {to for node in level for to, _ in node.next_functions} - known - {None}
-        # What the pass alone has had in hand (checkpoint's placeholder) is nobody's.
+        # Objects that only the pass has held (checkpoint's placeholder) do not count.
         if any(holder is not leaves and not isinstance(holder, types.FrameType) for holder in bare.referrers_of(leaves)):
             return "the forward pass uses a tensor that requires a gradient and is no parameter or argument"
         return None
@@ -315,8 +315,8 @@ class Run:
     # ---- the backward pass
 
     def is_over(self, gradients):
-        """Whether no backward pass is left of it. Raises where a plan has had one and this one begins elsewhere; the next
-        ones run as they are."""
+        """Whether no backward pass of it remains. Raises if a plan has run one and this one begins at other outputs;
+        the next passes then run eagerly."""
         if self.call is not None:
             return False
         if self.through.isdisjoint(_given(gradients)):
@@ -345,14 +345,14 @@ class Run:
         return found
 
     def _is_last(self, keeps):
-        """Whether no backward pass may follow: the graph is let go, and if a pass as it is has left it, no other outputs of
-        it remain to begin at."""
+        """Whether no further backward pass is possible: the graph is freed, and an eager pass has no other outputs at
+        which one could begin."""
         outputs = (self.outputs if self.graph is None else self.graph) if self.is_left else None
         remain = any(i not in self.through and _requires_grad(output) for i, output in enumerate(outputs or ()))
         return not keeps and not remain
 
     def refuse_if_asked(self):
-        """Raises where the program asks for a gradient that this pass has not got; the next ones run as they are."""
+        """Raises if the program requests a gradient that this pass does not have; the next passes then run eagerly."""
         if asked := _asked_of_outputs(self.returned):
             self.call.leave(asked)
             raise _C.UserError(f"{asked}, as it was not before: a replayed pass has it without what comes through the other. "
@@ -374,13 +374,13 @@ class Run:
         return found
 
     def _backward_of_graph(self, gradients, keeps):
-        """As eager: of the graph that its forward pass has left, or that another one leaves."""
+        """Runs the backward pass like eager: on the graph of its forward pass, or of a repeated one."""
         again = torch.is_grad_enabled()
         if again and self.is_traced and self.inputs:
             raise _C.UserError("its backward pass is differentiated again (create_graph), as it was not before: its own code would "
                                "run twice for that. Ask from the first pass on; the model runs eagerly then, as it does from here on")
         if self.is_differentiated and self.is_run_again:
-            self.outputs = self.graph = None  # younger than the node, and so perhaps let go of already
+            self.outputs = self.graph = None  # newer than the node, so it may be freed already
         self.is_differentiated |= again
         keeps |= self.is_differentiated
         if again and self.inputs and self.graph is None:
@@ -405,7 +405,7 @@ class Run:
         )
 
     def _run_again(self, inside):
-        """Runs the forward pass as it is, from the same state of generators and buffers, and leaves its graph."""
+        """Runs the forward pass eagerly, from the same state of generators and buffers, and keeps its graph."""
         results = []
         self.is_run_again = True
 
@@ -416,7 +416,7 @@ class Run:
         self.call.run_as_before(run)
         outputs, _ = self.parts_of(results)
         for index, output in enumerate(outputs):
-            if self.call.is_changed(index):  # autograd then says so where the backward pass needs it
+            if self.call.is_changed(index):  # autograd raises if the backward pass needs it
                 torch.autograd.graph.increment_version(output.detach())
         if inside:
             self.outputs = outputs

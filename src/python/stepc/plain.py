@@ -14,7 +14,7 @@ _TAG = "stepc"
 
 
 def to_json(value, words):
-    """UserError for what is not listed here; `words` say whose it is."""
+    """Raises UserError for other values; `words` name their owner."""
     return json.dumps(_plain(value, words), indent=1, allow_nan=False)
 
 

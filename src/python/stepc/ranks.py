@@ -19,16 +19,16 @@ _OPTIONS = {"strategy": str, "zero": int, "sequence_parallel": bool, "context": 
 _ELASTIC = {"stall_seconds": (1, 86400), "check_every": (0, 1 << 40), "output_dir": None}  # with the bounds of numbers
 _OF_RUNS = ("snapshot_every", "snapshot_copies", "rejoin_seconds")
 _KINDS = {int: "a whole number", bool: "True or False", str: "a text", list: "a list of modules' names"}
-_SECONDS_TO_TELL = 60  # the others that this rank ends by an exception
+_SECONDS_TO_TELL = 60  # to tell the other ranks of the exception that ends this one
 _EXAMPLE = 'such as {"dp_shard": 2, "tp": 2}'
 _NAMED = {"shard": 'such as {"*.q_proj.weight": {0: "tp"}}', "batch_dims": 'such as {"x": 1}'}
 
-_steps = weakref.WeakSet()  # that run on ranks
+_steps = weakref.WeakSet()  # steps that run on ranks
 
 
 def check(config):
-    """UserError for what says nothing of ranks; returns `parallel` as a dict, of this process alone an empty one where the
-    step is cut into micro-batches, else None."""
+    """Checks the fields about ranks. Returns `parallel` as a dict: empty on this process alone if the step is cut into
+    micro-batches; None on this process alone otherwise."""
     if config.batch not in ("local", "global"):
         raise _C.UserError(f'batch is "{config.batch}"; it is "local" or "global"')
     if config.loss_mean not in ("all", "ranks"):
@@ -74,7 +74,7 @@ def check(config):
 
 
 def _elastic(config):
-    """What `elastic` says, as the engine takes it; UserError for what it cannot say."""
+    """The fields of `elastic` for the engine. Raises UserError for invalid ones."""
     given = {} if config.elastic is None else config.elastic
     if not isinstance(given, dict):
         raise _C.UserError(f'elastic is {given!r}; it is a dict, such as {{"stall_seconds": 120, "output_dir": "out"}}')
@@ -98,8 +98,8 @@ def _elastic(config):
 
 
 def refuse_sharded(modules):
-    """UserError for modules that something else has spread over ranks: whose parameters are DTensors."""
-    of_torch = sys.modules.get("torch.distributed.tensor")  # while nobody has imported it there are none
+    """Raises UserError for modules whose parameters are DTensors: something else has already spread them over ranks."""
+    of_torch = sys.modules.get("torch.distributed.tensor")  # not loaded means that there are none
     if of_torch is None:
         return
     for module in modules:
@@ -111,7 +111,7 @@ def refuse_sharded(modules):
 
 
 def parallel_of(config):
-    """The same as the engine takes it; None: the step is this process's alone."""
+    """The same for the engine; None: only this process runs the step."""
     chosen = check(config)
     if chosen is None:
         return None
@@ -137,7 +137,7 @@ def parallel_of(config):
 
 
 def _ranks(elastic):
-    """The program's own group, if it has one; else that of whoever started the processes."""
+    """The program's own process group, if it has one; otherwise that of the launcher."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         store = distributed.distributed_c10d._get_default_store()
@@ -151,7 +151,7 @@ def _ranks(elastic):
 
 @functools.cache
 def _tell_of_exceptions(group):
-    """A rank that an exception ends says so, in the next call that the others make together."""
+    """A rank that an exception ends tells the others in their next common call."""
     shown = sys.excepthook
 
     def show(kind, error, traceback):
@@ -167,7 +167,8 @@ def _tell_of_exceptions(group):
 
 
 def _is_of_others(error):
-    """Whether it began with another rank's: what this one was at is left, and nobody waits to hear of it."""
+    """Whether another rank caused the error: this rank's work is then abandoned anyway, and no other rank waits for its
+    report."""
     seen = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, (_C.LostRank, _C.RankFailed)):

@@ -8,11 +8,11 @@ from stepc.watch import bare
 
 
 def _read_number(kind):
-    """A number that says so when it is compared: the branch it decides is no branch that a recording sees."""
+    """A number that reports comparisons: a branch on it is invisible to a recording."""
 
     class Read(kind):
         def __new__(cls, value=0, read=None):
-            if read is None:  # what the standard library makes of two of its kind
+            if read is None:  # made by the standard library from two such numbers
                 return kind(value)
             number = super().__new__(cls, value)
             number.read = read
@@ -40,7 +40,7 @@ READ = {kind: _read_number(kind) for kind in (float, int)}
 
 
 def make_plain(numbers):
-    """Puts plain numbers where the program keeps those that it has read: some code takes no others (yaml)."""
+    """Replaces these numbers by plain ones where the program keeps them: some code takes no others (yaml)."""
     kinds = {read: kind for kind, read in READ.items()}
     kept = []
     while numbers:

@@ -18,7 +18,7 @@ _MAX_SCALARS = 100_000
 
 
 class Recording:
-    """Around one recorded call of the step; where it `goes_on`, around each of its parts, one after the other."""
+    """Surrounds one recorded call of the step, or, if it `goes_on`, each of its parts, one after the other."""
 
     def __init__(self, scout, arguments=None, goes_on=False):
         self.scout = scout
@@ -65,7 +65,7 @@ class Recording:
         return False
 
     def known_container(self, value):
-        """A list or dict in `value`, by class, that was there before the call; None: there is none."""
+        """The class of a list or dict in `value` that existed before the call; None: there is none."""
         if self.follow is None:
             return None
         return next((f"a {type(one).__name__}" for one in tree.containers_in(value) if self.follow.was_there(one)), None)
@@ -80,7 +80,7 @@ class Recording:
         finally:
             self.scopes.close()
 
-    # ---- effects that are no tensors
+    # ---- effects outside tensors
 
     def _host_state(self):
         """Python's and NumPy's generators and every Python scalar that the step can reach, by path."""

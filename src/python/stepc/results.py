@@ -5,22 +5,23 @@ import torch
 from stepc.scout import BUFFER, CAPTURED, PARAMETER, value_at
 
 _KEPT = (PARAMETER, BUFFER, CAPTURED)
-_MOST_NODES = 1000  # of a graph, that are asked whether its backward pass has run
+_MOST_NODES = 1000  # of a graph that are asked whether its backward pass has run
 _SAVED = {}  # type of node -> names of the tensors that it keeps for its backward pass
 
 
 class Place:
-    """A result that is the tensor at a place of the program, or a window on it: found there again after a replay."""
+    """A result that is the tensor at a place of the program, or a window on it. After a replay it is found there
+    again."""
 
     __slots__ = ("_container", "_name", "_is_gradient", "_window")
 
     def __init__(self, container, name, is_gradient=False, window=None):
         self._container, self._name = container, name
         self._is_gradient = is_gradient
-        self._window = window  # sizes, strides, elements from where the tensor begins; None: the tensor itself
+        self._window = window  # sizes, strides, elements from the beginning of the tensor; None: the tensor itself
 
     def find(self, given):
-        """`given`: the tensors that the step was given."""
+        """Finds the tensor; `given`: the arguments' tensors."""
         base = value_at(given if self._container is None else self._container, self._name)
         if self._is_gradient:
             return base.grad
@@ -39,7 +40,7 @@ class Place:
 
 
 def filled(places, made, given):
-    """All tensors of a result: at each place of None the next one that was made."""
+    """All tensors of a result: the next made tensor for each place that is None."""
     made, out = iter(made), []
     for place in places:
         if place is None:
@@ -50,7 +51,7 @@ def filled(places, made, given):
 
 
 class Known:
-    """The tensors that a call finds: those that it is given, parameters, buffers and captured ones."""
+    """The tensors that a call finds: arguments, parameters, buffers and captured ones."""
 
     def __init__(self, scout, given):
         self._at = [(None, index, tensor) for index, tensor in enumerate(given)]
@@ -60,7 +61,8 @@ class Known:
         self._storages = None
 
     def places_of(self, tensors):
-        """Where each tensor of a result is found, the number of an earlier one that it is, too, included."""
+        """The place of each tensor of a result; for a tensor that occurs earlier in the result, the number of that
+        one."""
         first, places = {}, []
         for index, tensor in enumerate(tensors):
             known = first.setdefault(id(tensor), index)
@@ -68,7 +70,7 @@ class Known:
         return tuple(places)
 
     def _place_of(self, result):
-        """Where the program has it; None: the step has made it, or it stands somewhere else by now."""
+        """The tensor's place in the program; None: the step has made it, or its place has changed."""
         for container, name, tensor in self._at:
             if tensor is result:
                 return Place(container, name) if self._is_there(container, name, tensor) else None
@@ -103,19 +105,19 @@ class Known:
 def _there(container, name):
     try:
         return value_at(container, name)
-    except (LookupError, AttributeError, ValueError):  # it is gone, or a cell is empty
+    except (LookupError, AttributeError, ValueError):  # gone, or an empty cell
         return None
 
 
 def _memory_of(tensor):
     try:
         return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else None
-    except (NotImplementedError, RuntimeError):  # a class of tensors that wraps others
+    except (NotImplementedError, RuntimeError):  # a tensor class that wraps others
         return None
 
 
 def has_graph(tensors):
-    """Whether a backward pass can still be run from one of the tensors."""
+    """Whether a backward pass can still run from one of the tensors."""
     return any(tensor.grad_fn is not None and _can_run_backward(tensor.grad_fn) for tensor in tensors)
 
 
@@ -128,14 +130,14 @@ def _can_run_backward(root):
                 for name in _saved_by(node):
                     getattr(node, name)
                     keeps = True
-            except RuntimeError:  # freed by the backward pass that has run
+            except RuntimeError:  # freed by an earlier backward pass
                 return False
             for next_node, _ in node.next_functions:
                 if next_node is not None and next_node not in seen:
                     seen.add(next_node)
                     above.append(next_node)
         level = above
-    return keeps  # a graph that keeps nothing does not tell
+    return keeps  # a graph that keeps nothing gives no answer
 
 
 def _saved_by(node):

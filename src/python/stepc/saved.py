@@ -17,7 +17,7 @@ _MODEL_FILES = ("config", "generation_config")  # of transformers' models
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """directory: of the checkpoint. step: the number that it was saved with. state: what save() was given, by name."""
+    """directory: of the checkpoint. step: its number. state: the objects given to save(), by name."""
 
     directory: str
     step: int
@@ -36,11 +36,11 @@ def save(engine, scout, directory, number, state):
 
 
 def _read(engine, directory, objects):
-    """Of rank 0, with what differs from rank to rank of this one: generators, and the states of what is given to load()."""
+    """Reads rank 0's state, with this rank's own generators and states for the objects given to load()."""
     saved = _parts_of(os.path.join(directory, _FILE))
     rank, count = (engine.rank(), math.prod(size for _, size in engine.mesh())) if engine.is_on_ranks() else (0, 1)
     own, last, behind = (os.path.join(directory, f"shard-{n:05}-{_FILE}") for n in (rank + 1, count, count + 1))
-    if rank > 0 and os.path.exists(last) and not os.path.exists(behind):  # as many ranks as then
+    if rank > 0 and os.path.exists(last) and not os.path.exists(behind):  # saved by as many ranks
         read = _parts_of(own)
         saved["generators"] = read["generators"]
         saved["state"].update({name: read["state"][name] for name in objects if name in read["state"]})
@@ -96,7 +96,7 @@ def _check(directory, saved, wanted, words):
 
 
 def _options_of(optimizer):
-    """What it holds in numbers; its tensors are the engine's."""
+    """The numbers in an optimizer's options; the engine saves its tensors."""
     groups = [{name: one for name, one in group.items() if name != "params" and not isinstance(one, torch.Tensor)}
               for group in optimizer.param_groups]
     numbers = [numbers_in(optimizer.state.get(parameter, {})) for parameter in _parameters_of(optimizer)]
@@ -105,7 +105,7 @@ def _options_of(optimizer):
 
 
 def _are_options(saved):
-    """Whether this may be of _options_of()."""
+    """Whether this has the form of _options_of()."""
     if not isinstance(saved, dict) or not isinstance(saved.get("own", {}), dict):
         return False
     lists = [saved.get("groups"), saved.get("numbers")]
@@ -126,7 +126,7 @@ def _parameters_of(optimizer):
 
 
 def _model_files(modules):
-    """Of one model of transformers, what from_pretrained() reads beside the weights."""
+    """For one model of transformers: the files beside the weights that from_pretrained() reads."""
     if len(modules) != 1:
         return {}
     (model,) = modules.values()

@@ -40,7 +40,7 @@ class Scout:
 
     def __init__(self, step, modules=None, optimizers=None, is_pure=False):
         self.step = step
-        self.python = "pure" if is_pure else "watched"  # or "traced": what becomes of the step's Python at replays
+        self.python = "pure" if is_pure else "watched"  # or "traced": what happens to the step's Python at replays
         self.modules = dict(modules or {})
         self.optimizers = dict(optimizers or {})
         self.schedulers = {}
@@ -49,22 +49,22 @@ class Scout:
         self._captured = {}  # key -> (container, name)
         self._parameters = {}  # parameters of no module: key -> (container, name)
         self._generators = {}
-        self._owned = None  # generators that the step can reach, once somebody asks
+        self._owned = None  # generators that the step can reach, found on request
         self.slots = []  # (owner, key, container, name) of all tensors that outlive the step
-        self._attributes = {}  # event -> attributes that its optimizer is given while it steps
-        self._updates = {}  # event -> what is known of its optimizer's step
+        self._attributes = {}  # event -> attributes that its optimizer gets while it steps
+        self._updates = {}  # event -> the Update of its optimizer's step
         self._first_state = FirstState()
         self._names = {}
         self._said_compiled = weakref.WeakSet()
         self._left_out = set()  # (id of the container, name) of what a pure step itself changes
         self.reads = Reads()
-        self.attributes = tree.Attributes(all_count=is_pure)  # that the step reads of objects that it is given
-        self.looks_lightly = False  # recordings look at no more than the calls
+        self.attributes = tree.Attributes(all_count=is_pure)  # that the step reads of objects among its arguments
+        self.looks_lightly = False  # recordings look only at the calls
         self.on_ranks = False
         self.reason = ""  # why a replay of the last recorded call needs its Python
 
     def _find(self):
-        """Modules that stand in no other, optimizers and schedulers, under the names by which they are reached."""
+        """Outermost modules, optimizers and schedulers, under the names by which the step reaches them."""
         modules = {}
         inner = set()
         for _, _, value, path in walk.reachable(self.step, skip=(torch.nn.Module,)):
@@ -73,7 +73,7 @@ class Scout:
                 inner.update(id(module) for module in value.modules() if module is not value)
         hooks = [hook for module in modules.values() for hook in _hooks_of(module)]
         found = list(walk.reachable(self.step, skip=(torch.nn.Module,)))
-        for hook in hooks:  # an optimizer may be stepped by a hook alone
+        for hook in hooks:  # only a hook may step an optimizer
             found += walk.reachable(hook, skip=(torch.nn.Module,))
         for _, _, value, path in found:
             if isinstance(value, torch.nn.Module):
@@ -109,7 +109,7 @@ class Scout:
                 for name, parameter in part._parameters.items():
                     if parameter is None:
                         continue
-                    witnesses.append((WEAK, part._parameters, name, weakref.ref(parameter)))  # another may be tied
+                    witnesses.append((WEAK, part._parameters, name, weakref.ref(parameter)))  # may be tied later
                     if id(parameter) not in seen:
                         seen.add(id(parameter))
                         slots.append((PARAMETER, f"{dot}{name}", part._parameters, name))
@@ -122,7 +122,7 @@ class Scout:
         self._names = names
         for key, (container, name) in self._parameters.items():
             if id(value_at(container, name)) in seen:
-                continue  # a module's, which was found since
+                continue  # of a module that was found since
             seen.add(id(value_at(container, name)))
             slots.append((PARAMETER, key, container, name))
         keys = {id(value_at(slot[2], slot[3])): slot[1] for slot in slots if slot[0] == PARAMETER}
@@ -158,7 +158,7 @@ class Scout:
         return {key: update for key, update in found.items() if update is not None}
 
     def _find_again(self):
-        """What is no longer reached is let go."""
+        """Finds everything again and drops what is no longer reached."""
         before = [*self.modules.values(), *self.optimizers.values()]
         if self._finds_modules:
             self.modules = {}
@@ -175,7 +175,7 @@ class Scout:
                 self.reads.rest(owner, used)
 
     def followed(self, watch, is_same_call=False):
-        """Takes over what a recorded call, or the next part of the same one, has read and done."""
+        """Takes over the reads and effects of a recorded call, or of the next part of the same call."""
         self.reason = watch.reason or ""
         self.reads.recorded += not is_same_call
         for kind, name in watch.attributes:
@@ -197,7 +197,7 @@ class Scout:
         watch.found.clear()
 
     def python_reason(self):
-        """Why the step's Python has to run at every call; empty: it does not."""
+        """Why the step's Python must run at every call; empty: it need not."""
         if self.python == "traced" or self.reason or self.reads.changing is None:
             return self.reason
         place = self.reads.changing
@@ -214,7 +214,7 @@ class Scout:
         self._captured = {key: place for key, place in self._captured.items() if self._is_place(place[0])}
 
     def unfit(self):
-        """A module that no plan holds, in words; empty: there is none."""
+        """A module that no plan can hold, in words; empty: there is none."""
         for path, module in self.modules.items():
             for name, part in module.named_modules():
                 if isinstance(part, torch.jit.ScriptModule):
@@ -226,7 +226,7 @@ class Scout:
         return ""
 
     def _read_modules(self):
-        """The numbers and texts that a pure step's modules hold are places as if it had been seen to read them."""
+        """Adds the numbers and texts in a pure step's modules as places, as if the step had read them."""
         for prefix, module in self.modules.items():
             for path, part in module.named_modules(prefix=prefix):
                 held = part.__dict__
@@ -235,8 +235,8 @@ class Scout:
                         self.reads.add(held, ITEM, name, f"{path}.{name}", "")
 
     def leaves_out(self, place, words):
-        """Replays of a pure step do not do this. What stands at the place, (id of a container, name), no longer affects the
-        signature."""
+        """Replays of a pure step skip this effect. The value at the place, (id of a container, name), no longer affects
+        the signature."""
         if place in self._left_out:
             return
         self._left_out.add(place)
@@ -279,7 +279,7 @@ class Scout:
         self._first_state.drop()
 
     def initial_value(self, key):
-        """What an optimizer's state that was made by make_state() holds; None: it is none."""
+        """The value of an optimizer's state that make_state() made; None: it made none for this key."""
         for owner, known, container, name in self.slots:
             if owner == OPTIMIZER_STATE and known == key:
                 return self._first_state.value_of(container, name)
@@ -294,7 +294,7 @@ class Scout:
         """(key, object) of everything whose step() is host code with state of its own."""
         inner = {id(one) for scheduler in self.schedulers.values() for one in getattr(scheduler, "_schedulers", ())}
         for path, one in (*self.optimizers.items(), *self.schedulers.items()):
-            if id(one) not in inner:  # those are stepped by the one that they are parts of
+            if id(one) not in inner:  # others are stepped by their owner
                 yield f"{type(one).__name__} '{path}'", one
 
     def run_event(self, key):
@@ -317,11 +317,11 @@ class Scout:
         one.step()
 
     def step_beneath(self, one):
-        """What call() runs of an optimizer whose step() is ours."""
+        """The original step() of an optimizer whose step() is stepc's, run by call()."""
         return None
 
     def found_attributes(self, key, shapes):
-        """Tensors that a GradScaler gives a fused optimizer as attributes for the length of its step."""
+        """Tensors that a GradScaler sets on a fused optimizer as attributes for the length of its step."""
         self._attributes[key] = shapes
         if key in self._updates:
             self._updates[key].is_known = False
@@ -329,7 +329,7 @@ class Scout:
     def save_host_state(self):
         for attributes in self._attributes.values():
             for name, value in attributes.items():
-                if isinstance(value, tuple):  # its shape and type; made here, outside of any recording
+                if isinstance(value, tuple):  # shape and type; made here, outside any recording
                     attributes[name] = torch.zeros(value[0], dtype=value[1])
         return host_state.save(self.optimizers.values(), self.schedulers.values())
 
@@ -344,10 +344,10 @@ class Scout:
         before.restore()
         host_state.restore(of_host)
 
-    # ---- owners of what is not listed
+    # ---- owners of unlisted tensors
 
     def adopt(self, keys):
-        """Those of the keys that are paths to tensors of the program are read there from now on; whether there are any."""
+        """Adds the keys that are paths to tensors of the program as places; returns whether there were any."""
         missing = set(keys) - {slot[1] for slot in self.slots}
         found = False
         for container, name, value, path in walk.reachable(self.step, in_place=True) if missing else ():
@@ -357,8 +357,8 @@ class Scout:
         return found
 
     def explain(self, wanted):
-        """Looks for the places where tensors on the storages of these stand, and for generators: which were found. They
-        are read there from then on."""
+        """Searches the places of tensors on these storages, and generators, and adds them. Returns for each whether it
+        was found."""
         storages = {_storage(one): index for index, one in enumerate(wanted) if isinstance(one, torch.Tensor)}
         found = [isinstance(one, torch.Generator) and self._adopt_generator(one) for one in wanted]
         places = self._places_in_program(storages)
@@ -371,7 +371,7 @@ class Scout:
         return found
 
     def _places_in_program(self, storages):
-        """The first place that the step reaches, by storage."""
+        """By storage: the first place that the step reaches."""
         found = {}
         for place in walk.reachable(self.step, in_place=True) if storages else ():
             value = place[2]
@@ -382,8 +382,8 @@ class Scout:
         return found
 
     def _places_anywhere(self, storages, wanted):
-        """A place anywhere in the process, by storage. All that there is is gone through a few times, however many tensors
-        are looked for."""
+        """By storage: a place anywhere in the process. Scans all objects a fixed number of times, for any number of
+        tensors."""
         known, found = {id(one) for one in wanted}, {}
         tensors = [value for value in gc.get_objects() if issubclass(type(value), torch.Tensor)] if storages else []
         candidates = [one for one in tensors if id(one) not in known and _is_plain(one) and _storage(one) in storages]
@@ -393,8 +393,8 @@ class Scout:
         return found
 
     def _is_place(self, container):
-        """Whether what stands there now may be followed by something else: a tuple is another object then, which the
-        code of a traced step finds itself."""
+        """Whether the value there may be replaced later. In a tuple it cannot be; the code of a traced step finds the
+        new tuple itself."""
         return self.python != "traced" or not isinstance(container, tuple)
 
     def _adopt(self, container, name, value, path):
@@ -422,18 +422,18 @@ class Scout:
         return True
 
     def owns(self, generator):
-        """Whether the program had it before the step was recorded."""
+        """Whether the program had the generator before the step was recorded."""
         if self._owned is None:
             found = [one for _, _, one, _ in walk.reachable(self.step) if isinstance(one, torch.Generator)]
             self._owned = [torch.default_generator, *self._generators.values(), *found]
         return any(one is generator for one in self._owned)
 
     def forget_generators(self):
-        """owns() looks again."""
+        """owns() searches again."""
         self._owned = None
 
     def host_generators(self):
-        """Python's and NumPy's generators of the process, and all that the step reaches, by path."""
+        """Python's and NumPy's generators of the process, and all generators that the step reaches, by path."""
         process = generators.of_process()
         found = {path: one for _, _, one, path in walk.reachable(self.step) if generators.is_generator(one)}
         own = {path: one for path, one in found.items() if all(one is not known for known in process.values())}
@@ -451,7 +451,7 @@ class Scout:
         return ""
 
     def settle(self, of_all):
-        """Collects garbage: what a step has just left lies among the young, and there are few of these."""
+        """Collects garbage; what a step has just dropped is in the young generations, which are small."""
         if not self.looks_lightly:
             gc.collect(2 if of_all else 1)
 

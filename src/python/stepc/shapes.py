@@ -48,7 +48,7 @@ class Shapes:
 
 
 class Padding:
-    """Pads the batches of one step, and has the step compiled for every size within its first calls."""
+    """Pads the batches of one step, and compiles the step for every size within its first calls."""
 
     def __init__(self, shapes, function):
         self._shapes = shapes
@@ -58,7 +58,7 @@ class Padding:
         self._positions = {one.name: at for at, one in enumerate(parameters) if one.kind in kinds}
         self._pads = None if shapes.compare else True  # None: not compared yet
         self._to_compile = list(shapes.sizes)
-        self._rehearses = True  # sizes are compiled on made batches
+        self._rehearses = True  # sizes are compiled on generated batches
 
     def call(self, step, args, kwargs):
         if _C.is_recording() or _C.is_tracing() or around.why_eager():
@@ -113,7 +113,7 @@ class Padding:
         for number, size in enumerate(sizes):
             _LOG.info("compiling the step for size %d (%d of %d)", size, number + 1, len(sizes))
             try:
-                # A step may look whether its mask hides anything, and do something else then.
+                # A step may inspect whether its mask hides anything and branch on that.
                 full = self._resized(args, kwargs, size, _repeated)
                 padded = self._resized(*self._resized(args, kwargs, max(size - 1, 1), _repeated), size)
                 is_compiled = step.compile(*full) and step.compile(*padded)
@@ -137,7 +137,7 @@ class Padding:
         return next(iter(self._shapes.inputs.values()))[0]
 
     def _place_of(self, name, args, kwargs):
-        """The container among the arguments that has it, and its key there."""
+        """The container of the tensor among the arguments, and its key there."""
         if isinstance(name, str):
             if name in kwargs:
                 return kwargs, name
@@ -175,8 +175,8 @@ class Padding:
         return next(iter(sizes.values()))
 
     def _lies_as_padded(self, args, kwargs):
-        """Whether each tensor is contiguous in memory of its own. A plan is of what lies so: `labels` that are `input_ids`,
-        or windows on one tensor, would be of another signature than padded ones."""
+        """Whether each tensor is contiguous in memory of its own, as padded tensors are. Others (`labels` that are
+        `input_ids`, windows on one tensor) would have another signature."""
         leaves = []
         tree.flatten((args, kwargs), leaves)
         memory = [leaf.untyped_storage()._cdata for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -188,7 +188,7 @@ class Padding:
         return True
 
     def _resized(self, args, kwargs, size, how=None):
-        """The arguments with copies of these tensors, padded unless `how` says something else."""
+        """The arguments with copies of these tensors, padded, or changed by `how`."""
         new_args, new_kwargs, copies = list(args), dict(kwargs), {}
         for name, (dimension, fill) in self._shapes.inputs.items():
             container, key = self._place_of(name, args, kwargs)
@@ -207,7 +207,7 @@ class Padding:
 
 
 def _holds(dtype, fill):
-    """Whether padding is filled with what was said, and not with what is left of it."""
+    """Whether the dtype can hold the padding value."""
     if dtype.is_floating_point or dtype.is_complex:
         return True
     if dtype is torch.bool:

@@ -18,7 +18,7 @@ from stepc.recording import Recording
 
 
 def forward(run, given):
-    """What the model returns for the arguments `given`."""
+    """The model's result for the arguments `given`."""
     run.is_traced = True
     seen = []
     _, number = run.call.forward(functools.partial(_run, run, given, seen))
@@ -33,7 +33,8 @@ def forward(run, given):
 
 
 def _run(run, given, seen):
-    """Runs the model beside its plan, or recorded: the tensors that it leaves with the program, and a number for them."""
+    """Runs the model beside its plan, or recorded. Returns the tensors that it leaves with the program, and a number
+    for their structure."""
     scout, is_recorded, is_compared = run.segments.scout, _C.is_recording(), _C.is_tracing()
     if is_recorded:
         run.recording = Recording(scout, goes_on=True)
@@ -47,9 +48,9 @@ def _run(run, given, seen):
     held, number = _held(run, box)
     if number not in run.segments.nested and not is_recorded:
         del held
-        gc.collect(1)  # garbage holds some of them, perhaps
+        gc.collect(1)  # garbage may hold some of them
         held, number = _held(run, box)
-    # No gradient comes to a tensor without elements: checkpoint() has one, whose grad_fn keeps what it is to run again.
+    # A tensor without elements gets no gradient: checkpoint() makes one whose grad_fn keeps what it runs again.
     leaves = [one for one in held if one.requires_grad and one.grad_fn is not None and one.numel() > 0]
     why, has_left = "", is_compared and not _C.is_tracing()
     if is_recorded:
@@ -62,15 +63,15 @@ def _run(run, given, seen):
 
 
 def _held(run, box):
-    """The tensors that the pass has made and that the program holds, and a number for what they are."""
+    """The tensors that the pass has made and the program holds, and a number for their structure."""
     held = _C.held_tensors()
-    if held is None:  # it runs as it is: another thread's pass has come between
+    if held is None:  # the pass runs eagerly: another thread's pass has come between
         held, _ = run.parts_of(box)
     return held, run.segments.number_of(("traced", tuple(one.requires_grad for one in held)))
 
 
 def _hang(run, leaves, is_nested):
-    """Hangs what the pass leaves on the loop's graph, at the node that stands for the model."""
+    """Attaches the tensors that the pass leaves to the loop's graph, at the node that stands for the model."""
     run.outputs = [get_gradient_edge(one) for one in leaves]
     stands = passes.Boundary.apply(run, [one.detach() for one in leaves], [True] * len(leaves), *run.inputs, *run.parameters)
     for one, stand in zip(leaves, stands):
@@ -81,7 +82,7 @@ def _hang(run, leaves, is_nested):
 
 
 def _with_arguments(run, box):
-    """What the pass returned, with the loop's own arguments where that has what stood for them inside."""
+    """The pass's result, with the loop's own arguments in place of their replacements inside."""
     outer = {id(run.inner[id(one)]): one for one in run.tensors if id(one) in run.inner}
     if outer:
         tensors = []

@@ -1,8 +1,8 @@
 """Arguments and results as flat lists of leaves and a hashable structure, and back.
 
 Covers lists, tuples, named tuples, dicts, mappings such as transformers' outputs and encodings, dataclasses, objects
-among the arguments that hold tensors (batches of graph libraries), and objects in a model's results that nobody else
-knows (caches of keys and values). Everything else that is no tensor is a constant.
+among the arguments that hold tensors (batches of graph libraries), and objects in a model's results to which nothing
+else refers (caches of keys and values). Any other value that is not a tensor is a constant.
 """
 
 import collections
@@ -22,40 +22,40 @@ TENSOR = "tensor"
 NUMBER = "number"
 ABSENT = "absent"  # an attribute that the step reads
 
-# Constants that are what their text says, and hold nothing.
+# Constants that equal their text and hold nothing.
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), slice, range, enum.Enum)
 _PLAIN += (torch.dtype, torch.device, torch.layout, torch.memory_format, type)
 
 
-# No batches: what they hold is a program's, or nobody's business.
+# Not taken apart: they belong to the program, or their contents do not matter.
 _NO_RECORDS = _PLAIN + (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 _NO_RECORDS += (torch.Generator, torch.utils.data.Dataset, torch.utils.data.Sampler, torch.utils.data.DataLoader, type)
 _NO_RECORDS += (numpy.ndarray, numpy.generic, types.FunctionType, types.ModuleType)
 _HEAP_TYPE = 1 << 9  # a class that Python code made
 _ALL = object()
-# Beyond these an object is a constant, and told by its identity.
+# Beyond these limits an object is a constant, distinguished by its identity.
 _DEEPEST = 20
 _MOST_OBJECTS = 1000
 _MOST_HELD = 100_000
-_LONGEST_WORDS = 100  # of constants
+_LONGEST_WORDS = 100  # of the text for constants
 
 
 class Attributes:
     """How the objects among a step's arguments are taken apart.
 
-    Tensors that they hold are inputs. Of their other attributes those are part of the structure that the step reads,
-    which comes to be known while it is recorded.
+    Tensors in them are inputs. Attributes that the step reads are part of the structure; recordings find out which
+    these are.
     """
 
     def __init__(self, all_count=False):
         self._read = {}  # class -> names
         self._of_others = (_ALL,) if all_count else ()
-        self._open = []  # ids of objects that are being taken apart
+        self._open = []  # ids of objects that are being taken apart now
         self._looked_at = 0
-        self.apart = set()  # ids of those that were, of the last arguments
+        self.apart = set()  # ids of objects of the last arguments that were
 
     def add(self, kind, name):
-        """The step reads this attribute of objects of the class; None: any."""
+        """The step reads this attribute of objects of the class; None: it may read any."""
         self._read.setdefault(kind, set()).add(_ALL if name is None else name)
 
     def of(self, kind):
@@ -67,7 +67,7 @@ class Attributes:
         return self
 
     def enter(self, value):
-        """What the object holds; None: it is not taken apart."""
+        """The attributes of the object; None: it is not taken apart."""
         if len(self._open) == _DEEPEST or self._looked_at == _MOST_OBJECTS or id(value) in self._open:
             return None
         held = attributes_of(value)
@@ -83,10 +83,11 @@ class Attributes:
 
 
 def flatten(value, leaves, names=None, path="", numbers=None, attributes=None):
-    """Appends the tensors of `value` to `leaves` and its structure is returned, which tells what attributes they have.
+    """Appends the tensors of `value` to `leaves` and returns its structure, which includes the names of the tensors'
+    attributes.
 
-    With `numbers` (a list) int, float and bool leaves are appended there; else they are constants of the structure.
-    With `attributes` objects that hold tensors are taken apart.
+    With `numbers` (a list) int, float and bool leaves are appended there; otherwise they are constants of the
+    structure. With `attributes` objects that hold tensors are taken apart.
     """
     kind = type(value)
     if issubclass(kind, torch.Tensor):
@@ -130,12 +131,13 @@ def flatten(value, leaves, names=None, path="", numbers=None, attributes=None):
 
 
 def _parts_of(value):
-    """What a container of an unusual class is made of again: its entries, and what it holds besides; None: no such one."""
+    """The parts from which a container of an unusual class is made again: its entries and its attributes; None: not
+    such a class."""
     kind = type(value)
     if kind in (dict, list, tuple, collections.OrderedDict, torch.Size) or dataclasses.is_dataclass(value):
         return None
     if isinstance(value, tuple):
-        if hasattr(kind, "_fields") or hasattr(kind, "n_fields"):  # named tuples, and those of torch
+        if hasattr(kind, "_fields") or hasattr(kind, "n_fields"):  # named tuples, and torch's
             return None
         entries = tuple(value)
     elif isinstance(value, list):
@@ -159,7 +161,7 @@ def _held_by(value):
 
 
 def _made_again(kind, entries, held):
-    """Without its constructor, as _of_attributes()."""
+    """Makes the container without its constructor, like _of_attributes()."""
     native = next(base for base in kind.__mro__ if not base.__flags__ & _HEAP_TYPE)
     new = native.__new__(kind, entries) if issubclass(kind, tuple) else native.__new__(kind)
     if isinstance(new, list):
@@ -184,7 +186,7 @@ def _of_object(kind, held, leaves, names, path, numbers, attributes):
 
 
 def attributes_of(value):
-    """What an object of a class of the person's or a library's holds, by name; None: it is not to be taken apart."""
+    """The attributes by name of an object of a class that Python code made; None: it is not taken apart."""
     kind = type(value)
     if isinstance(value, _NO_RECORDS) or not kind.__flags__ & _HEAP_TYPE and kind is not types.SimpleNamespace:
         return None
@@ -235,14 +237,15 @@ def _items_of(value):
 
 
 def same_containers(result, given):
-    """Which lists and mappings of `given` stand in `result`: pairs of paths, there and here; of nested ones the outer."""
+    """The lists and mappings of `given` that occur in `result`, as pairs of paths (result, given); of nested ones only
+    the outermost."""
     if not isinstance(result, (list, tuple, Mapping)):
         return ()
     here, found = {}, []
 
     def look(value, path):
         if isinstance(value, (list, Mapping)):
-            here[id(value)] = None if id(value) in here else path  # given twice: which one is meant?
+            here[id(value)] = None if id(value) in here else path  # given twice, so ambiguous
         for key, item in _items_of(value):
             look(item, (*path, key))
 
@@ -259,7 +262,7 @@ def same_containers(result, given):
 
 
 def with_containers(result, same, given):
-    """`result`, which was just made, with those of `given` where same_containers() found them."""
+    """`result`, which was just made, with the containers of `given` that same_containers() found."""
     for there, here in same:
         one = given
         for key in here:
@@ -280,7 +283,8 @@ def _with(value, path, new):
 
 
 def flatten_result(box, leaves):
-    """As flatten() of the one element of `box`, a list that alone holds it; objects that only it holds are nests."""
+    """Like flatten() for the one element of `box`, the only list that holds it; objects that only the result holds are
+    nests."""
 
     def attempt(attributes):
         del leaves[:]
@@ -296,7 +300,7 @@ def flatten_result(box, leaves):
 
 
 class _Owned:
-    """Takes objects in a result apart, as Attributes does those in arguments: each once, with all that it holds."""
+    """Takes objects in a result apart, as Attributes does in arguments: each object once, with all its attributes."""
 
     def __init__(self, box):
         self.objects = _owned(box)
@@ -307,7 +311,7 @@ class _Owned:
     def enter(self, value):
         if id(value) not in self.objects:
             return None
-        self.objects.remove(id(value))  # where it is met again it is the same one, which no nest can say
+        self.objects.remove(id(value))  # a second occurrence is the same object, which a nest cannot express
         return vars(value)
 
     def leave(self, has_tensors):
@@ -315,9 +319,9 @@ class _Owned:
 
 
 def _owned(box):
-    """The ids of those objects in a result that are their attributes, and that nothing but the result holds.
+    """The ids of the objects in a result that consist of their attributes and that only the result holds.
 
-    Nobody can tell such an object from another one of the same class with the same attributes.
+    No code can distinguish such an object from another one of its class with the same attributes.
     """
     found, references, seen, pending = [], collections.Counter(), {id(box)}, [box]
     while pending:
@@ -369,13 +373,13 @@ def unflatten(structure, leaves, numbers):
 
 
 def _attributes_of(value):
-    """The fields of a dataclass that have a value, and what its objects hold besides."""
+    """The fields of a dataclass that have a value, and its other attributes."""
     names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
     return names + [name for name in getattr(value, "__dict__", ()) if name not in names]
 
 
 def _of_attributes(kind, values):
-    """An object as it was, without its constructor: that would take no field with init=False, and compute anew."""
+    """The object again, without its constructor, which takes no field with init=False and may compute."""
     new = kind.__new__(kind)
     for name, value in values.items():
         object.__setattr__(new, name, value)
@@ -383,9 +387,10 @@ def _of_attributes(kind, values):
 
 
 class _Constant:
-    """A leaf that is no tensor, equal to its equals: by value where that is hashable, else by identity.
+    """A leaf that is not a tensor. Hashable values are equal by value, others by identity.
 
-    An object that is not plain is not held where it can be referred to without; once it is gone nothing is equal to it.
+    Holds an object that is not plain only weakly, if that is possible; after the object is gone, nothing equals the
+    constant.
     """
 
     __slots__ = ("_held", "_hash", "_is_hashable")
@@ -412,7 +417,7 @@ class _Constant:
         a, b = self.value, other.value
         if type(a) is not type(b) or self._is_gone() or other._is_gone():
             return False
-        # A float is itself bit by bit: 0.0 is not -0.0.
+        # Floats must be equal bit by bit: 0.0 differs from -0.0.
         return a == b and repr(a) == repr(b) if self._is_hashable else a is b
 
     def _is_gone(self):
@@ -430,7 +435,7 @@ def _reference(value):
 
 
 def _words(value):
-    """The same in every process that holds the same: of an object, whose own words may say where it lies, its class."""
+    """A text that is the same in every process; for an object, whose repr may contain its address, only its class."""
     return repr(value) if isinstance(value, _PLAIN) else f"a {type(value).__name__}"
 
 
@@ -457,7 +462,7 @@ def describe(structure):
 
 
 def opaque(structure):
-    """Where an object stands that is neither a tensor nor plain, in words; None where there is none."""
+    """The place of an object that is neither a tensor nor plain, in words; None if there is none."""
 
     def visit(part, path):
         if isinstance(part, str):

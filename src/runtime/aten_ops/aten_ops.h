@@ -1,5 +1,5 @@
-// The ATen call of every core op: how a node runs where no kernel of ours does, on any strided tensors. Composites run
-// as what they decompose to, but for those with an ATen kernel of their own (attention).
+// The ATen call of every core op: it runs nodes without a kernel of stepc's, on any strided tensors. A composite runs
+// as its decomposition, unless it has an ATen kernel of its own (attention).
 #pragma once
 
 #include <map>
@@ -12,22 +12,22 @@
 
 namespace stepc {
 
-// Operands and attributes (complete, as in a Graph) to results, in new memory or as views of the operands. `types` are
-// the node's result types, which the caller casts to.
+// Maps operands and attributes (complete, as in a Graph) to results, in new memory or as views of the operands. `types`
+// are the node's result types; the caller casts the results to them.
 using AtenFn = std::vector<at::Tensor> (*)(const std::vector<at::Tensor>& x, const Attrs& attrs,
                                            const std::vector<TensorType>& types);
-// Of an op that replaces some elements of its first operand: `target` holds that operand's elements.
+// The call of an op that replaces some elements of its first operand: `target` holds that operand's elements.
 using OverwritingFn = void (*)(const at::Tensor& target, const std::vector<at::Tensor>& x, const Attrs& attrs);
 
-// The call of one op, found once.
+// The call of one op, looked up once.
 class AtenOp {
  public:
-  // InternalError where the op has none: a composite without a kernel of its own.
+  // Throws InternalError if the op has no ATen call: a composite without a kernel of its own.
   explicit AtenOp(std::string_view op);
   static bool exists(std::string_view op);
 
-  // Results have exactly the types. `target`: where an op that overwrites its first operand leaves the result, perhaps
-  // that operand's own memory; undefined: in new memory.
+  // Results have exactly the types. `target`: the place for the result of an op that overwrites its first operand,
+  // perhaps that operand's own memory; undefined: new memory.
   std::vector<at::Tensor> operator()(const std::vector<at::Tensor>& inputs, const Attrs& attrs,
                                      const std::vector<TensorType>& types, const at::Tensor& target = {}) const;
   [[nodiscard]] bool overwrites() const { return overwrite_ != nullptr; }
@@ -41,13 +41,13 @@ class AtenOp {
 namespace detail {
 using AtenOps = std::map<std::string_view, AtenFn>;
 const AtenOps& elementwise_aten_ops();
-const AtenOps& view_aten_ops();    // windows, where the operand's strides allow it
+const AtenOps& view_aten_ops();    // windows, if the operand's strides allow them
 const AtenOps& shape_aten_ops();   // other views, reduce
 const AtenOps& matmul_aten_ops();  // matmul, attention, index, random
 const AtenOps& loss_aten_ops();
-// left [m, k] x right [k, n] into `out`. Of narrow types that the CPU has no instructions for, blocks are multiplied in
-// f32: the library's kernels for them take up to a hundred times as long, and some an f32 copy of the whole result, in
-// memory that no allocator of ATen's knows of.
+// left [m, k] x right [k, n] into `out`. Operands of narrow types without CPU instructions are multiplied block by
+// block in f32: the library's kernels for them take up to a hundred times as long, and some make an f32 copy of the
+// whole result, in memory that ATen's allocators do not know.
 void mm_out_in_blocks(const at::Tensor& out, const at::Tensor& left, const at::Tensor& right);
 at::Tensor mm_in_blocks(const at::Tensor& left, const at::Tensor& right);
 using OverwritingOps = std::map<std::string_view, OverwritingFn>;

@@ -1,4 +1,4 @@
-// ATen calls with their arguments ready to be pushed, and numbers that pass between them. Private to runtime/.
+// ATen calls with prepared arguments, and numbers that pass between calls. Private to runtime/.
 #pragma once
 
 #include <vector>
@@ -22,7 +22,7 @@ class AtenKernel final : public BoundKernel {
     enum class Kind : uint8_t { kConstant, kOperand, kNumberOf, kList, kOptionalList, kNumbersOf, kRead, kGenerator };
     Kind kind = Kind::kConstant;
     c10::IValue constant;
-    c10::TypePtr type;           // kNumberOf: what the operator takes
+    c10::TypePtr type;           // kNumberOf: the type that the operator takes
     std::vector<int64_t> reads;  // places among the instruction's reads; -1: an undefined tensor
     ReadNumber number;           // kRead
     size_t generator = 0;
@@ -44,19 +44,20 @@ class AtenKernel final : public BoundKernel {
   std::vector<OperandId> fresh_;                     // by result
   std::vector<Shape> sizes_;                         // by result
   std::vector<std::pair<size_t, Shape>> laid_out_;   // reads that are copied to these strides first; none: contiguous
-  std::vector<std::pair<size_t, Shape>> restrided_;  // reads that lie so but for the strides of single elements
-  std::vector<OperandId> targets_;                   // of what the call writes, by aten->writes
+  std::vector<std::pair<size_t, Shape>> restrided_;  // reads with these strides, but in dims of one element
+  std::vector<OperandId> targets_;                   // of the call's writes, by aten->writes
   bool leaves_out_ = false;                          // one of its results was undefined when it was recorded
   std::vector<at::Tensor> reads_;                    // of this run
   std::vector<at::Tensor> made_;
 };
 
-// Moves the results of a call to where they belong. They were asked memory for in an order of the call's own: one may
-// lie where another belongs, or in its place in another layout.
+// Moves the results of a call to their places. The call allocates them in an order of its own, so a result may lie in
+// the place of another result, or in its own place in another layout.
 void define_results(const std::vector<OperandId>& writes, std::vector<at::Tensor>& made,
                     const std::vector<OperandId>& reads, RunState& state);
 
-// What `read` gave, as the kind of number that is passed on; and a number of a trace from what is on the stack.
+// pass_on(): the value of `read` as the kind of number that is passed on. arg_of(): a number of a trace from a value on
+// the stack.
 c10::IValue pass_on(const ReadNumber& number, const c10::IValue& read);
 Arg arg_of(const c10::IValue& number);
 

@@ -19,26 +19,26 @@ namespace stepc {
 
 class BoundOperands {
  public:
-  // `schedule` and `memory` outlive this.
+  // `schedule` and `memory` must outlive this object.
   BoundOperands(const Schedule& schedule, InstructionMemory& memory);
 
   const at::Tensor& operator[](OperandId operand) const { return tensors_[operand.index()]; }
-  // Its first element.
+  // The operand's first element.
   void* data(OperandId operand) const { return data_[operand.index()]; }
   std::byte* arena() const { return arena_.host; }
 
-  // Whether the program's tensors, one for each of the schedule's inputs, are what it was made for: element types,
-  // sizes, strides, and which of them share memory. Returns why not, empty if they are. What comes at a pause, and what
-  // is no tensor of the program's, is not looked at.
+  // Compares the program's tensors, one for each of the schedule's inputs, with those of the recording: element types,
+  // sizes, strides, and which of them share memory. Returns the difference, empty if there is none. Does not check
+  // tensors that come at a pause, nor inputs that are not the program's tensors.
   std::string why_not(const std::vector<at::Tensor>& inputs);
   std::string why_not_incoming(const std::vector<at::Tensor>& incoming) const;
 
-  // Binds the program's tensors and the arena for one run; lets go of what must not be held between runs.
+  // Binds the program's tensors and the arena for one run; at its end releases what must not be held between runs.
   class Run {
    public:
     Run(BoundOperands& operands, const std::vector<at::Tensor>& inputs, const ArenaPlace& arena);
     ~Run();
-    // What came at a pause, by the keys of the inputs that it is.
+    // Binds the tensors that came at a pause, by the keys of their inputs.
     void resume(const std::vector<at::Tensor>& incoming);
     Run(const Run&) = delete;
     Run& operator=(const Run&) = delete;
@@ -47,31 +47,31 @@ class BoundOperands {
     BoundOperands& operands_;
   };
 
-  // Of an operand of an own buffer that has no memory yet: makes it.
+  // Allocates the operand, if it lies in an own buffer without memory.
   void make_own(OperandId operand);
-  // A call has made `operand`: it is moved to where it belongs, unless it is there, or is memory of its own that may
-  // stay what it is. `reads`: what the call was given, whose memory it may not be.
+  // A call has made `operand`: moves it to its place, unless it is there or may stay in memory of its own. `reads`: the
+  // call's operands, whose memory it must not share.
   void define(OperandId operand, const at::Tensor& made, const std::vector<OperandId>& reads);
 
-  // The executor's own tensor of an input that is none of the program's.
+  // The executor's own tensor for an input that is not the program's.
   const at::Tensor& host_tensor(uint32_t input) const { return host_tensors_[input]; }
 
-  // For the program: a window on an own buffer, or on its own memory.
+  // A tensor for the program: a window on an own buffer, or on memory of its own.
   at::Tensor hand_out(OperandId operand) const;
-  // Writes to the program's tensors are seen by autograd's version counters, as in eager.
+  // Bumps autograd's version counters of the written tensors of the program, as eager does.
   void bump_versions(const std::vector<at::Tensor>& inputs) const;
 
  private:
   struct BufferState {
     std::vector<OperandId> operands;
-    bool transient = false;             // let go after a run
-    c10::StorageImpl* bound = nullptr;  // input: what the operands are windows on
-    int64_t shift = 0;                  // input: bytes that it begins later than recorded
+    bool transient = false;             // released after a run
+    c10::StorageImpl* bound = nullptr;  // input: the storage on which the operands are windows
+    int64_t shift = 0;                  // input: bytes by which it begins later than recorded
   };
-  // What one of the program's tensors must look like, packed: all of them are looked at before every run.
+  // The expected form of one of the program's tensors, packed, because every run checks all of them.
   struct Expected {
     uint32_t input = 0;
-    uint32_t first = 0;  // input that stands for the memory
+    uint32_t first = 0;  // the input that stands for the memory
     int64_t offset = 0;
     uint32_t shape = 0;  // in shapes_: sizes, then strides
     uint32_t dims = 0;
@@ -81,8 +81,8 @@ class BoundOperands {
   };
   struct Constant {
     BufferId buffer;
-    at::Tensor bytes;     // where the step finds them
-    at::Tensor original;  // of one on a device, on the host
+    at::Tensor bytes;     // where the step finds the bytes
+    at::Tensor original;  // on the host, of a constant on a device
   };
 
   [[nodiscard]] c10::Device device_of(const Buffer& buffer) const;
@@ -106,7 +106,7 @@ class BoundOperands {
   std::vector<BufferId> released_;
   std::vector<Expected> expected_;
   std::vector<int64_t> shapes_;
-  std::vector<const c10::StorageImpl*> storages_;  // by expected: where it lay when the last run began
+  std::vector<const c10::StorageImpl*> storages_;  // by expected: the storage at the beginning of the last run
   std::vector<at::Tensor> host_tensors_;           // by input
   std::vector<Constant> constants_;
   ArenaPlace arena_;

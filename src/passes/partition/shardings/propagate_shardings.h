@@ -1,15 +1,15 @@
-// propagate_shardings: from how the inputs of a step lie on a mesh, how every tensor does. The result is the same step,
-// each tensor with its sharding; where an op needs an operand in another way than it lies, a `reshard` stands before
-// it.
+// propagate_shardings: from the shardings of a step's inputs on a mesh to those of all its tensors. The result is the
+// same step, each tensor with its sharding; a `reshard` stands before an op that needs an operand with another
+// sharding.
 //
-// Nodes are visited in program order. Each operand's splits are offers to split the factor of the op's rule that they
-// are on; of those that cannot stand together the one wins that its axis prefers (data axes prefer what comes from the
-// batch, tensor parallelism what comes from a parameter), then the one that leaves more bytes where they are. A
-// contraction over a split factor makes a partial sum. That passes through what is linear, and becomes whole where
-// something is not: as the optimizer state of its parameter lies, or along the sequence, or everywhere.
+// Visits nodes in program order. Each split of an operand offers to split its factor of the op's rule. If offers
+// conflict, the one that its axis prefers wins (data axes prefer splits that come from the batch, tensor parallelism
+// those that come from a parameter), then the one that leaves more bytes in place. A contraction over a split factor
+// makes a partial sum. Linear ops pass partial sums through. Before any other op the sum becomes whole: with the
+// sharding of its parameter's optimizer state, or along the sequence, or everywhere.
 //
 // Tensor parallelism needs no names of layers: a first propagation without it splits each parameter of the forward pass
-// where it is used, a matmul's columns or, where the other operand comes from such columns, its rows.
+// at its use, a matmul's columns or, if the other operand comes from such columns, its rows.
 #pragma once
 
 #include <string>
@@ -21,11 +21,11 @@ namespace stepc {
 
 struct ShardedStep {
   Graph graph;
-  std::vector<std::string> why;  // by node of it: what its sharding follows from
+  std::vector<std::string> why;  // by node of the graph: the reason for its sharding
 };
-// `graph` is core, of one device. Throws UserError for what the strategy says and the step has not.
+// `graph` is core, for one device. Throws UserError for what the strategy names and the step lacks.
 ShardedStep propagate_shardings(const Graph& graph, const Strategy& strategy);
-// As the inputs, in the order of graph.inputs, are said to lie.
+// The same from the shardings of the inputs, in the order of graph.inputs.
 ShardedStep propagate_shardings(const Graph& graph, const Mesh& mesh, const std::vector<Sharding>& inputs);
 
 }  // namespace stepc

@@ -1,5 +1,5 @@
-// What a person asks of a step that is spread over a mesh: how every value lies and why, which matmuls no axis splits,
-// what is padded because it does not divide. Pure functions of what propagate_shardings() gives.
+// Reports for a person about a step on a mesh: the sharding of every value with the reason, the matmuls that no axis
+// splits, the padding of dimensions that do not divide. Pure functions of the results of propagate_shardings().
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,16 @@
 
 namespace stepc {
 
-// A line a value, graph inputs first: value, type, how it lies, what makes it and for which module, why it lies so.
+// One line for each value, graph inputs first: value, type, sharding, its node and module, and the reason.
 std::string shardings_text(const ShardedStep& step);
 
-// A matmul, an attention, a loss over classes or an opaque call that every rank along `axes` does as a whole. Data axes
-// (dp_replicate, dp_shard, cp) count as one: who splits the rows over one of them has split them. So do model axes (tp,
-// ep).
+// A matmul, an attention, a loss over classes or an opaque call that every rank along `axes` computes as a whole. Data
+// axes (dp_replicate, dp_shard, cp) count as one: a split over any of them splits the rows. So do model axes (tp, ep).
 struct WholeWork {
   NodeId node;
   std::vector<std::string> axes;
   double share = 0;    // of the flops of all such nodes
-  uint64_t bytes = 0;  // of its operands and results, as one device has them
+  uint64_t bytes = 0;  // of its operands and results on one device
   std::string why;
 };
 std::vector<WholeWork> whole_work(const ShardedStep& step);
@@ -30,17 +29,17 @@ std::string to_text(const std::vector<WholeWork>& whole, const ShardedStep& step
 // A dimension of batch tensors or parameters that is split over more ranks than divide it.
 struct Padded {
   InputKind kind = InputKind::kBatch;
-  std::string key;  // of the first
-  size_t more = 0;  // others that are split alike
+  std::string key;  // of the first tensor
+  size_t more = 0;  // other tensors with the same split
   size_t dim = 0;
-  std::vector<int64_t> parts;  // what the dimension is made of, major to minor
+  std::vector<int64_t> parts;  // the factors of the dimension, major to minor
   int64_t ranks = 1;
-  int64_t local = 0;  // elements on each rank, padding among them
+  int64_t local = 0;  // elements on each rank, with padding
   bool operator==(const Padded&) const = default;
 };
-// By the inputs of a rank's step, in their order.
+// For the inputs of a rank's step, in their order.
 std::vector<Padded> padded_inputs(const Graph& local);
-// A line each: "padded: parameter 'lm_head.weight', dimension 0: 97 over 2 ranks are 49 on each".
+// One line each: "padded: parameter 'lm_head.weight', dimension 0: 97 over 2 ranks are 49 on each".
 std::string to_text(const std::vector<Padded>& padded);
 
 }  // namespace stepc

@@ -1,4 +1,4 @@
-"""What a watched call's opcodes read of attributes, elements and truth values, and what they write."""
+"""The reads of attributes, elements and truth values, and the writes, of a watched call's opcodes."""
 
 import collections
 import functools
@@ -44,16 +44,16 @@ class Accesses(Objects):
             self._instance_attribute(frame, one, name, words)
 
     def _attribute_of_tensor(self, frame, one, name, words):
-        """One that Python code gives it, or does not."""
+        """An attribute of a tensor that Python code sets."""
         if id(one) in self._batch:
-            if name in one.__dict__:  # whether it has one, its structure tells
+            if name in one.__dict__:  # its structure says whether it has one
                 self.because(frame, f"reads {words}, an attribute of a tensor that the step is given")
         elif name in one.__dict__ or isinstance(one, torch.nn.Parameter):
             self.place(frame, one.__dict__, ITEM, name, words)
             self.register(one.__dict__.get(name), words)
 
     def _computes(self, kind, name):
-        """Whether modules of this kind have a property of that name, as torch.backends' do."""
+        """Whether modules of this class have a property of that name, as torch.backends' have."""
         return kind is not types.ModuleType and any(hasattr(type(vars(k).get(name)), "__set__") for k in kind.__mro__)
 
     def _class_attribute(self, frame, kinds, name):
@@ -69,7 +69,7 @@ class Accesses(Objects):
                 if isinstance(function, types.FunctionType):
                     self.register(function, f"{kind.__name__}.{name}")
             if isinstance(getattr(type(raw), "__get__", None), types.FunctionType) and is_library(type(raw).__module__):
-                self.whole(frame, raw)  # as functools.partialmethod, whose code is not looked into
+                self.whole(frame, raw)  # like functools.partialmethod, whose code is not inspected
             return raw
         return _MISSING
 
@@ -97,7 +97,7 @@ class Accesses(Objects):
                     self.place(frame, one, ITEM, name, words)
                 self.register(value, words)
             elif isinstance(raw, property):
-                if not isinstance(raw.fget, types.FunctionType):  # that is met as a frame
+                if not isinstance(raw.fget, types.FunctionType):  # Python functions are met as frames
                     self.callable(frame, raw.fget, (one,))
             elif not any(isinstance(vars(base).get("__get__"), types.FunctionType) for base in kind.__mro__):
                 value = getattr(one, name, ABSENT)
@@ -123,11 +123,11 @@ class Accesses(Objects):
                     self.register(attributes[held].get(name), words)
         if raw is _MISSING:
             made_by = self._class_attribute(frame, type(one).__mro__, "__getattr__")
-            if made_by is not _MISSING and not isinstance(made_by, types.FunctionType):  # that is met as a frame
+            if made_by is not _MISSING and not isinstance(made_by, types.FunctionType):  # those are met as frames
                 self.callable(frame, made_by, (one, name))
 
     def _attribute_of_batch(self, one, name, raw):
-        """Its tensors are the step's inputs; another value that is read is part of the signature."""
+        """Tensors in it are the step's inputs; another value that is read is part of the signature."""
         if name == "__dict__":
             self.attributes.add((type(one), None))
             return

@@ -1,6 +1,6 @@
 """The contents of containers, by the interpreter's own methods.
 
-A class of the program may answer differently, load what it is asked for, count how often it is asked, or raise.
+A subclass in the program may answer differently, load entries on request, count requests, or raise.
 """
 
 import collections
@@ -8,11 +8,11 @@ import gc
 import types
 
 _NATIVE = (types.WrapperDescriptorType, types.MethodDescriptorType)
-_PLAIN = {dict, list, tuple, set, frozenset, collections.deque}  # most are of these
+_PLAIN = {dict, list, tuple, set, frozenset, collections.deque}  # most containers are of these classes
 
 
 def method(container, name):
-    """The one that is not written in Python, bound to a dict, list, tuple, set, deque or a view of a dict."""
+    """The built-in method, bound to a dict, list, tuple, set, deque or a view of a dict."""
     for kind in type(container).__mro__:
         if isinstance(found := vars(kind).get(name), _NATIVE):
             return found.__get__(container)
@@ -26,7 +26,7 @@ def length(container):
 
 
 def entries(container):
-    """Of a sequence or a set, its elements; of a dict, its keys."""
+    """The elements of a sequence or a set; the keys of a dict."""
     return list(container) if type(container) in _PLAIN else list(method(container, "__iter__")())
 
 
@@ -39,6 +39,7 @@ def values(mapping):
 
 
 def referrers_of(objects):
-    """All that the collector knows to refer to one of them, but for what asks: CPython 3.13 counts a call's arguments."""
+    """All objects known to the collector that refer to one of these, without the caller's own; CPython 3.13 counts a
+    call's arguments."""
     asked = tuple(objects)
     return [one for one in gc.get_referrers(*asked) if one is not asked] if asked else []

@@ -13,31 +13,31 @@ from stepc import _C
 
 _VERSION = sys.version_info[:2]
 _WATCHED = ((3, 11), (3, 12), (3, 13))
-_FRAMES_TELL_DEPTH = _VERSION == (3, 11)  # of their stack, where an opcode is reported
-FUNCTION_LIES_FIRST = _VERSION >= (3, 13)  # of a call's operands: below its self, or below nothing
+_FRAMES_TELL_DEPTH = _VERSION == (3, 11)  # whether frames give the depth of their stack
+FUNCTION_LIES_FIRST = _VERSION >= (3, 13)  # among a call's operands: below its self, or below NULL
 
 # offset  where the interpreter reports the instruction: on 3.11 at its first EXTENDED_ARG, later at itself
-# depth   of the stack before the instruction; None where the frame tells it
+# depth   of the stack before the instruction; None: the frame gives it
 # calls   the instruction's result is that of a call
 Instruction = collections.namedtuple("Instruction", "offset opname arg argval depth calls")
 
 _CALLS = ("CALL", "CALL_KW", "CALL_FUNCTION_EX")
-# Names of later versions, of the instructions that are looked at -> the name on 3.11.
+# Names that later versions give the inspected instructions -> the name on 3.11.
 _NAMES = {
     "CALL": "PRECALL", "POP_JUMP_IF_TRUE": "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_IF_FALSE": "POP_JUMP_FORWARD_IF_FALSE",
     "TO_BOOL": "UNARY_NOT", "LOAD_FAST_CHECK": "LOAD_FAST", "LOAD_FROM_DICT_OR_GLOBALS": "LOAD_NAME",
     "LOAD_FROM_DICT_OR_DEREF": "LOAD_DEREF", "INTRINSIC_UNARY_POSITIVE": "UNARY_POSITIVE",
     "INTRINSIC_LIST_TO_TUPLE": "LIST_TO_TUPLE", "INTRINSIC_PRINT": "PRINT_EXPR", "INTRINSIC_IMPORT_STAR": "IMPORT_STAR",
     "INTRINSIC_ASYNC_GEN_WRAP": "ASYNC_GEN_WRAP", "INTRINSIC_PREP_RERAISE_STAR": "PREP_RERAISE_STAR",
-    # Of two at once, the one whose variable is on the top then. Neither loads a cell: those are loaded one by one.
+    # Of a pair, the one whose variable is on top afterwards. Neither loads a cell: cells are loaded one by one.
     "LOAD_FAST_LOAD_FAST": "LOAD_FAST", "STORE_FAST_LOAD_FAST": "LOAD_FAST",
 } if _VERSION > (3, 11) else {}
 _INTRINSICS = {"CALL_INTRINSIC_1": getattr(opcode, "_intrinsic_1_descs", ()),
                "CALL_INTRINSIC_2": getattr(opcode, "_intrinsic_2_descs", ())}
-_PSEUDO = 256  # opcodes from here on are the compiler's, and in no code
-# In no code of a function that dis shows: what the interpreter puts there while code is specialized or traced, or runs itself.
+_PSEUDO = 256  # opcodes from here on are the compiler's; no code contains them
+# In no code that dis shows: the interpreter inserts these while it specializes or traces code, or runs them itself.
 _HIDDEN = {"CACHE", "RESERVED", "ENTER_EXECUTOR", "EXIT_INIT_CHECK", "INTERPRETER_EXIT", "EXTENDED_ARG", *_INTRINSICS}
-# The instruction that follows these in the code is not executed after them.
+# The next instruction in the code is not executed after one of these.
 _LEAVE = {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD",
           "JUMP_BACKWARD_NO_INTERRUPT", "INTERPRETER_EXIT"}
 
@@ -51,7 +51,7 @@ def why_unwatched():
 
 
 def opcode_names():
-    """Of every opcode of this interpreter that instructions_of() may name."""
+    """The names of all opcodes of this interpreter that instructions_of() may return."""
     names = {name for name, number in dis.opmap.items() if number < _PSEUDO and not name.startswith("INSTRUMENTED_")}
     for descriptions in _INTRINSICS.values():
         names.update(descriptions[1:])  # the first is none
@@ -77,13 +77,14 @@ def instructions_of(code):
 
 
 def knows_depth(instruction):
-    """Where it does not, nothing leads to the instruction, or two ways with stacks of other depths."""
+    """Whether the stack depth is known; it is not if nothing leads to the instruction, or two paths with different
+    depths."""
     return _FRAMES_TELL_DEPTH or instruction.depth is not None
 
 
 def _depths_of(code, instructions):
-    """Offset of each instruction that can be reached -> depth of the stack before it, as the interpreter itself computes
-    it where a debugger sets the line. Nothing where two ways to an instruction do not agree: such code is not followed."""
+    """Offset of each reachable instruction -> depth of the stack before it, computed as the interpreter does when a
+    debugger sets the line. Empty if two paths to an instruction disagree: such code is not followed."""
     following = {one.offset: after.offset for one, after in zip(instructions, instructions[1:])}
     by_offset = {one.offset: one for one in instructions}
     seen, depths, pending = set(), {}, [(0, 0)]
@@ -96,7 +97,7 @@ def _depths_of(code, instructions):
             continue
         seen.add(offset)
         one = by_offset[offset]
-        if one.opname == "RETURN_GENERATOR":  # the value sent to the generator lies there; dis says so from 3.13 on
+        if one.opname == "RETURN_GENERATOR":  # the sent value is on the stack; dis says so from 3.13 on
             pending.append((following[offset], depth + 1))
             continue
         if one.opname not in _LEAVE:

@@ -1,4 +1,4 @@
-"""What native code does that a watched call's opcodes call: Python functions are met as frames (watch.py)."""
+"""What native code does that a watched call's opcodes call. Python functions are met as frames (watch.py)."""
 
 import collections
 import contextlib
@@ -22,20 +22,20 @@ from stepc.watch.reads import ABSENT, ITEM, same
 # Of every object.
 _OBJECT_METHODS = {"__init__", "__new__", "__init_subclass__", "__eq__", "__ne__", "__hash__", "__getstate__", "__str__",
                    "__repr__", "__format__"}
-_KEEP = (dict, list, tuple, collections.deque, types.SimpleNamespace)  # of what they are made they change nothing
-_PUTS = {"append", "appendleft", "insert", "extend", "update", "setdefault"}  # into a container, as it is
-_COMPARES = {"sort", "index", "count", "remove"}  # what the container holds
+_KEEP = (dict, list, tuple, collections.deque, types.SimpleNamespace)  # constructors that change no argument
+_PUTS = {"append", "appendleft", "insert", "extend", "update", "setdefault"}  # puts a value into a container, unchanged
+_COMPARES = {"sort", "index", "count", "remove"}  # compares the container's elements
 _GETTERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
 
 
 class Calls(Accesses):
     def __init__(self, reads, on_ranks):
         super().__init__(reads, on_ranks)
-        self.outside_result = None  # id of the frame whose call returns an object that was there before
-        self._contexts = {}  # variables of the context that it set -> (what they held before, where)
+        self.outside_result = None  # id of the frame whose call returns an object that existed before
+        self._contexts = {}  # context variables that the step set -> (value before, place)
 
     def callable(self, frame, called, arguments=()):
-        """A call of native code, or a callable that is handed on; Python functions are met as frames."""
+        """A call of native code, or a callable that is passed on. Python functions are met as frames."""
         if isinstance(called, types.MethodType):
             if isinstance(called.__func__, types.FunctionType):
                 return
@@ -45,11 +45,12 @@ class Calls(Accesses):
         if isinstance(called, types.BuiltinFunctionType):
             owner = called.__self__
             if is_operator(called):
-                return  # the recorder sees the call, and knows what it does or that nobody does
+                return  # the recorder sees the call, and knows its effects or that they are unknown
             if owner is None or isinstance(owner, types.ModuleType):
                 self._native(frame, called.__module__ or "", called.__name__, arguments, called)
             elif isinstance(owner, type):
-                # From torch 2.15 on apply() of autograd functions is native; what it calls of theirs is met as frames.
+                # From torch 2.15 on apply() of autograd functions is native; the Python functions that it calls are met
+                # as frames.
                 given_by = torch.autograd.Function if issubclass(owner, torch.autograd.Function) else owner
                 self._native(frame, given_by.__module__, f"{owner.__name__}.{called.__name__}", arguments)
             else:
@@ -82,13 +83,13 @@ class Calls(Accesses):
             return
         if isinstance(called, weakref.ref):
             held = called()
-            # What is watched lives as long as we do, and must not for us alone.
+            # A watched object lives as long as the watch, and must not live for the watch alone.
             if id(held) not in self._words and not isinstance(held, (torch.Tensor, torch.nn.Module)):
                 self.because(frame, f"asks {self.words_of(called)} for what may be gone")
             else:
                 self.register(held, f"what {self.words_of(called)} refers to")
             return
-        if kind is functools._lru_cache_wrapper:  # hashes what it is given; what it has not kept is met as a frame
+        if kind is functools._lru_cache_wrapper:  # hashes its arguments; a missing result comes from a frame
             self.outside_result = id(frame)
             words = f"what {self.words_of(called)}() has kept"
             self.place(frame, self.reads.cache(called), ITEM, "state", words)
@@ -117,7 +118,7 @@ class Calls(Accesses):
         self.because(frame, effect_of(module) or f"calls {module}.{name}(), which is not known")
 
     def _asked(self, frame, function, name):
-        """A function of torch without arguments may tell a setting of its own, which is compared by asking again."""
+        """A function of torch without arguments may return a setting; later calls compare the answer."""
         is_setting = name.startswith(("is_", "get_")) or name.endswith("_enabled")
         module = getattr(function, "__module__", None) or ""
         if not is_setting or name in ASKS_MACHINE or module.startswith(("torch.cuda", "torch.distributed")):
@@ -149,7 +150,7 @@ class Calls(Accesses):
             self._read_by_native(frame, arguments)
         elif name in ("object.__new__", "type.__new__"):
             return
-        elif name == "tuple.__new__":  # of a named one
+        elif name == "tuple.__new__":  # of a named tuple
             self._read_by_native(frame, arguments[1:], decides=False)
         elif name == "__import__":
             return
@@ -157,7 +158,7 @@ class Calls(Accesses):
             self.because(frame, f"calls {name}(), which is not known")
 
     def _read_by_native(self, frame, arguments, decides=True):
-        """What the interpreter's own functions are given; a callable among it is called with the rest."""
+        """Inspects the arguments of the interpreter's own functions; a callable among them is called with the rest."""
         for argument in arguments:
             self.deep(frame, argument, decides)
             if isinstance(argument, (types.BuiltinFunctionType, types.MethodWrapperType, functools.partial)):
@@ -175,7 +176,7 @@ class Calls(Accesses):
             self.because(frame, f"advances {self.words_of(value)}, an iterator from outside of the step")
 
     def _method(self, frame, owner, name, arguments):
-        """A native method; what it is given is read."""
+        """A native method; its arguments are read."""
         if isinstance(owner, TENSORS):
             if isinstance(owner, torch.Generator) and name in MUTATORS:
                 self.because(frame, "sets a random generator")
@@ -235,7 +236,7 @@ class Calls(Accesses):
             self.because(frame, f"calls {type(owner).__module__}.{type(owner).__name__}.{name}(), which is not known")
 
     def _context_variable(self, frame, variable, name, arguments):
-        """What the step sets it to is its own; when the step ends it has to hold what it held before."""
+        """The step may set the variable; when the step ends, the variable must have its earlier value."""
         now = variable.get(ABSENT)
         if name in ("set", "reset"):
             self._contexts.setdefault(variable, (now, self._line(frame)))
@@ -266,7 +267,8 @@ class Calls(Accesses):
         if words := effect_of(module):
             self.because(frame, words)
             return
-        # The person's own class: its functions are met as frames; made by native code alone it keeps what it is given.
+        # A class of the program: its functions are met as frames. A class that only native code constructs keeps its
+        # arguments.
         made = next((base for base in kind.__mro__ if "__init__" in vars(base)), object)
         new = next((base for base in kind.__mro__ if "__new__" in vars(base)), object)
         for base in (made, new):

@@ -17,7 +17,7 @@ _FOLDERS = tuple(
 _INSTALLED = tuple({sysconfig.get_paths()["purelib"] + os.sep, sysconfig.get_paths()["platlib"] + os.sep})
 _LIBRARIES = ("torch", "numpy", "stepc")
 
-# Compared by value; of everything else it must be the same object.
+# Compared by value; any other object is compared by identity.
 PLAIN = (
     type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range, slice,
     torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, numpy.dtype, numpy.number, numpy.bool_,
@@ -26,24 +26,24 @@ PLAIN = (
 TENSORS = (torch.Tensor, torch.UntypedStorage, torch.Generator)
 SIMPLE = (*PLAIN, torch.Tensor)
 CONTAINERS = (dict, list, set, collections.deque, types.MappingProxyType)
-# Memory that can be written to: compared by its bytes. A record of NumPy's is a view of its array.
+# Writable memory, compared by its bytes. A record of NumPy's is a view of its array.
 BUFFERS = (numpy.ndarray, numpy.void, bytearray, memoryview)
 VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
 VIEWS += tuple(type(view) for view in (lambda one: (one.keys(), one.values(), one.items()))(collections.OrderedDict()))
 ITERATES = (list, tuple, dict, set, frozenset, collections.deque, types.MappingProxyType, str, bytes, range)
 
-# Of a tensor: what the signature does not tell, which takes a window on a batch of data for a batch of its own.
+# Attributes of a tensor that the signature does not contain, because it treats a window on data as a batch of its own.
 TELLS_ORIGIN = {"_base", "_is_view", "is_pinned", "is_shared", "storage", "storage_offset", "untyped_storage"}
 
-# Of torch's functions without arguments: what does not change while a program runs.
+# Functions of torch without arguments whose answer does not change while a program runs.
 ASKS_MACHINE = {"is_available", "is_built", "is_initialized", "is_compiling", "is_dynamo_compiling", "is_scripting",
                 "is_tracing", "get_rank", "get_world_size", "is_exporting"}
 
-# Of a module: what runs when it is called.
+# Attributes of a module with code that runs when the module is called.
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
-# Code of these runs on what the step gives it and changes nothing else, or only what its name says; calls of others in
-# torch and the standard library have effects, or read from outside.
+# Code of these modules works on its arguments and changes nothing else, or only what its name says. Calls of other
+# modules in torch and the standard library have effects, or read from outside.
 _EFFECTS = {
     "logging": "logs",
     "warnings": "warns",
@@ -80,8 +80,8 @@ _STANDARD_PURE = {
     "struct", "_struct", "textwrap", "types", "typing", "_typing", "weakref", "_weakref", "_weakrefset", "zlib",
     "unicodedata", "typing_extensions",
 }
-# They hand their arguments to the step's own code and read nothing of them.
-_READS_WHOLE = ("torch._functorch.functional_call", "torch.nn.utils.stateless")  # the parameters that it is given
+# These pass their arguments to the step's own code and read nothing of them.
+_READS_WHOLE = ("torch._functorch.functional_call", "torch.nn.utils.stateless")  # of its argument, the parameters
 _PASSING_ON = (
     "torch.utils._contextlib", "torch.utils.checkpoint", "torch.amp.autocast_mode", "torch._compile", "torch._dynamo",
     "torch.autograd.function", "torch._functorch", "torch.func", "contextlib", "functools", "stepc",
@@ -104,7 +104,7 @@ BUILTIN_EFFECTS = {
     "dir": "reads all names of an object",
     "id": "reads an address",
 }
-# Methods of the interpreter's own objects that change them, or what they read from.
+# Methods of built-in objects that change them, or a source from which they read.
 MUTATORS = {
     "append", "appendleft", "extend", "extendleft", "insert", "pop", "popleft", "popitem", "remove", "clear", "update",
     "setdefault", "add", "discard", "sort", "reverse", "rotate", "move_to_end", "difference_update",
@@ -125,11 +125,11 @@ CHANGES_FIRST = {
 
 
 class Trust(enum.Enum):
-    """What is done about a code object that runs."""
+    """How a running code object is treated."""
 
-    ANALYSED = 0  # opcode by opcode
-    TRUSTED = 1  # what goes in is watched
-    PASSES_ON = 2  # hands its arguments to the step's own code
+    ANALYSED = 0  # inspected opcode by opcode
+    TRUSTED = 1  # only its arguments are inspected
+    PASSES_ON = 2  # passes its arguments to the step's own code
     EFFECT = 3
 
 
@@ -138,7 +138,7 @@ def _is_below(module, names):
 
 
 def effect_of(module):
-    """What calling a module's code does outside of tensors, in words; None: nothing."""
+    """The effects outside tensors of calling a module's code, in words; None: no effect."""
     parts = module.split(".")
     for end in range(len(parts), 0, -1):
         if words := _EFFECTS.get(".".join(parts[:end])):
@@ -146,7 +146,7 @@ def effect_of(module):
     return None
 
 
-# Of torch.distributed: they ask whether there are other processes, and talk to none.
+# Functions of torch.distributed that ask whether there are other processes, and communicate with none.
 _QUERIES = {
     "is_available", "is_initialized", "get_rank", "get_world_size", "is_nccl_available", "is_gloo_available",
     "is_mpi_available", "is_torchelastic_launched",
@@ -154,18 +154,18 @@ _QUERIES = {
 
 
 def is_library_code(code):
-    """torch's, NumPy's or the standard library's."""
+    """Whether the code belongs to torch, NumPy or the standard library."""
     path = code.co_filename
     return path.startswith(_FOLDERS[1:3]) or path.startswith(_FOLDERS[3]) and not path.startswith(_INSTALLED)
 
 
 def trust_in(code, module):
-    """How far code of `module` is trusted."""
+    """How far to trust code of `module`."""
     if module.startswith("torch.distributed") and code.co_name in _QUERIES:
         return Trust.TRUSTED
     path = code.co_filename
     ours = path.startswith(_FOLDERS) and not (path.startswith(_INSTALLED) and not path.startswith(_FOLDERS[:3]))
-    if path.startswith("<") and not path.startswith("<frozen"):  # made by a dataclass, a named tuple, a notebook
+    if path.startswith("<") and not path.startswith("<frozen"):  # generated by a dataclass, a named tuple, a notebook
         ours = _is_below(module, _LIBRARIES) or module in _STANDARD_PURE
     elif path.startswith("<frozen"):
         ours = True
@@ -181,12 +181,13 @@ def trust_in(code, module):
 
 
 def is_library(module):
-    """A module whose classes and functions are not replaced while a program runs."""
+    """Whether the module's classes and functions stay the same while a program runs."""
     return _is_below(module, _LIBRARIES) or module in _STANDARD_PURE
 
 
 def is_operator(native):
-    """Whether a native function is an operator of torch.ops, or what passes a call on below autograd: that has no name."""
+    """Whether a native function is an operator of torch.ops, or the nameless function that passes a call on below
+    autograd."""
     if type(native.__self__).__module__ != "pybind11_builtins":
         return False
     module = native.__module__ or ""
@@ -194,5 +195,5 @@ def is_operator(native):
 
 
 def is_pure_native(module):
-    """Native functions of this module change nothing but what their names say."""
+    """Whether native functions of this module change only what their names say."""
     return effect_of(module) is None and (_is_below(module, _LIBRARIES) or module in _STANDARD_PURE)

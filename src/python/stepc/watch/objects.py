@@ -1,7 +1,7 @@
 """The objects that a watched call meets, and the Places (reads.py) of what it reads of them.
 
-An object is outside if it was reached from outside: through a global, a captured variable, an argument that is no
-container of the batch, or another such object. Everything else was made in this call.
+An object is outside if it was reached from outside: through a global, a captured variable, an argument that is not a
+container of the batch, or another such object. All others were made in this call.
 """
 
 import abc
@@ -22,14 +22,14 @@ from stepc.watch.known import BUFFERS, HOOKS, SIMPLE, VIEWS, Trust, effect_of, i
 from stepc.watch.reads import ABSENT, CONTENTS, ITEM, MOST_ELEMENTS, TYPE, contents_of
 
 IMMUTABLE = 1 << 8  # in a type's flags
-_HEAP_TYPE = 1 << 9  # the same: an object of it may be given another class
+_HEAP_TYPE = 1 << 9  # the same: its objects may get another class
 _EVERY = torch.nn.modules.module
 _HOOKS_OF_ALL = {
     "the hooks of all modules": (_EVERY._global_forward_hooks, _EVERY._global_forward_pre_hooks,
                                  _EVERY._global_backward_hooks, _EVERY._global_backward_pre_hooks),
     "the hooks of all optimizers": (_global_optimizer_pre_hooks, _global_optimizer_post_hooks),
 }
-# A module's own containers: their entries are read one by one, or belong to the engine.
+# A module's own containers: their entries are read one by one, or the engine compares them.
 _OF_MODULE = {*vars(torch.nn.Module()), "_compiled_call_impl"}
 _HOLDERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList)
 
@@ -45,28 +45,28 @@ _REGISTERED = _Registered()
 
 
 class Objects:
-    """What a watched call has met. The opcodes (opcodes.py) and the classes above this one say what it does with them;
-    `callable` is calls.py's."""
+    """The objects that a watched call has met. The opcodes (opcodes.py) and the subclasses say what happens to them;
+    calls.py has `callable`."""
 
     def __init__(self, reads, on_ranks):
         self.reads = reads
-        self.on_ranks = on_ranks  # where the step's code runs by what it reads, and what it changes is put back
+        self.on_ranks = on_ranks  # there a GradScaler is read, and its changes are undone
         self.reason = None  # why the step may not be replayed without its Python
-        self.places = []  # of this call, with the number of what stood there
+        self.places = []  # of this call, with the number of the value then
         self.found = {}  # modules and optimizers that the call used: id -> (object, words)
-        self.attributes = set()  # (class, name) that is read of objects that are taken apart, name None: all
-        self._scalers = []  # gradient scalers that it used, and their words
+        self.attributes = set()  # (class, name) read of objects that are taken apart; name None: all
+        self._scalers = []  # gradient scalers that the call used, and their words
         self._outside = {}  # id -> object
         self._arguments = {}  # of the step: id -> object
-        self._objects = {}  # id -> an object among them that is taken apart (tree.py)
-        self._arrays = set()  # ids of arrays among them
-        self._batch = set()  # ids of tensors among them
+        self._objects = {}  # id -> an object among the arguments that is taken apart (tree.py)
+        self._arrays = set()  # ids of arrays among the arguments
+        self._batch = set()  # ids of tensors among the arguments
         self._made = set()  # ids of objects whose __init__ ran in this call
         self._words = {}
-        self._seen = {}  # looked at whole: id -> object
-        self._deep = {}  # looked at by deep(): id -> object
-        self._numbers = {}  # read from tensors by the code that is looked at: id -> (number, which read)
-        self._codes = {}  # id of a code object -> (it, trust, how it is followed)
+        self._seen = {}  # inspected by whole(): id -> object
+        self._deep = {}  # inspected by deep(): id -> object
+        self._numbers = {}  # read from tensors by inspected code: id -> (number, index of the read)
+        self._codes = {}  # id of a code object -> (the object, its trust, its follower)
         self._known = set()  # (id, how, name) of places
         for words, all_hooks in _HOOKS_OF_ALL.items():
             for hooks in all_hooks:
@@ -83,7 +83,7 @@ class Objects:
             self.reason = f"{self._line(frame)} {words}"
 
     def _line(self, frame):
-        """Where the innermost code that is looked into stands."""
+        """The place in the innermost inspected code."""
         at = frame
         while at is not None and not self._is_analysed(at):
             at = at.f_back
@@ -98,13 +98,13 @@ class Objects:
         self.places.append(self.reads.add(container, how, name, words, self._line(frame)))
 
     def _type(self, frame, one, words):
-        """Which class an object is of decides what its attributes and methods are."""
+        """An object's class decides its attributes and methods."""
         if type(one).__flags__ & _HEAP_TYPE:
             self.place(frame, one, TYPE, None, f"the class of {words}")
             self._methods(frame, type(one))
 
     def _methods(self, frame, kind):
-        """Which methods a class has, its own or of its bases: one that comes later may stand before one that ran."""
+        """The methods of a class and its bases: a method added later may hide one that ran."""
         if not kind.__flags__ & IMMUTABLE:
             self.place(frame, kind, CONTENTS, None, f"the methods of {kind.__name__}")
 
@@ -123,7 +123,7 @@ class Objects:
             self._words.setdefault(id(value), words)
 
     def register(self, value, words):
-        """An object that was there before the call."""
+        """Registers an object that existed before the call."""
         if value is ABSENT or id(value) in self._outside or isinstance(value, SIMPLE) and not has_attributes(value):
             return
         self._outside[id(value)] = value
@@ -144,7 +144,7 @@ class Objects:
         return self._words.get(id(value)) or f"a {type(value).__name__}"
 
     def shallow(self, frame, value):
-        """All that a container from outside holds is read."""
+        """Code reads all contents of a container from outside."""
         if isinstance(value, SIMPLE):
             return
         if id(value) in self._objects:
@@ -173,9 +173,9 @@ class Objects:
             self.because(frame, f"advances {words}, an iterator from outside of the step")
 
     def deep(self, frame, value, decides=True):
-        """As shallow(), of the containers in it, too: native code that compares, sums or copies goes into them.
+        """Like shallow(), also for the containers in it: native code that compares, sums or copies enters them.
 
-        decides  what it makes of a number that the step has read is not seen
+        decides  the use of a number that the step has read is invisible
         """
         pending, count = [value], 0
         while pending:
@@ -208,7 +208,7 @@ class Objects:
         self.place(frame, value, CONTENTS, None, words)
 
     def whole(self, frame, value, depth=0):
-        """Everything about an object is read by code that is not looked into."""
+        """Code that is not inspected may read everything of an object."""
         self._decides(value)
         if id(value) in self._objects:
             self.attributes.add((type(value), None))
@@ -287,7 +287,8 @@ class Objects:
             self.whole(frame, item, depth + 1)
 
     def _scaler(self, frame, scaler):
-        """Between unscale_() and update() it knows what it has seen of each optimizer, and before and after it nothing."""
+        """Between unscale_() and update() a GradScaler knows what it has found for each optimizer; before and after,
+        nothing."""
         words = self.words_of(scaler)
         self._scalers.append((scaler, words))
         self._type(frame, scaler, words)
@@ -295,7 +296,7 @@ class Objects:
             self.place(frame, scaler.__dict__, ITEM, name, f"{words}.{name}")
 
     def _module(self, frame, module):
-        """What torch's own code reads of a module that is called."""
+        """The attributes of a called module that torch's own code reads."""
         if not isinstance(module, torch.nn.Module) or id(module) in self._seen or id(module) in self._made:
             return
         self._seen[id(module)] = module
@@ -329,7 +330,7 @@ class Objects:
                 self._module(frame, child)
 
     def _function(self, frame, function, name):
-        """What calls of it run, and with what where they give nothing."""
+        """The code that calls of the function run, and its defaults."""
         self.place(frame, function, ITEM, "__code__", f"the code of {name}()")
         for where, defaults in (("__defaults__", function.__defaults__), ("__kwdefaults__", function.__kwdefaults__)):
             if defaults:
@@ -347,13 +348,13 @@ class Objects:
             self.because(frame, f"changes {words}")
 
     def _decides(self, value):
-        """The opcode does with `value` what may decide something: it is more than handed on."""
+        """The opcode may branch on `value`, and does not only pass it on."""
         if id(value) in self._numbers:
             _C.report_comparison(self._numbers[id(value)][1])
 
 
 def has_attributes(value):
-    """A number or a text of a class of the person's."""
+    """Whether it is a number or a text of a class that Python code made."""
     return not isinstance(value, torch.Tensor) and hasattr(value, "__dict__")
 
 
@@ -366,5 +367,5 @@ def _classes_in(values):
 
 
 def _is_of_torch(module):
-    """A class of torch's has code that reads what it likes of the module."""
+    """Whether it is a class of torch with code that reads any attribute of the module."""
     return any(kind.__module__.startswith("torch.") and kind is not torch.nn.Module for kind in type(module).__mro__)

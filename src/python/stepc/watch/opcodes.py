@@ -58,7 +58,7 @@ def _store_global(watch, frame, name):
 
 
 def _store_name(watch, frame, name):
-    if frame.f_locals is frame.f_globals:  # the code of a module, not of a class
+    if frame.f_locals is frame.f_globals:  # code of a module, not of a class
         _store_global(watch, frame, name)
 
 
@@ -71,7 +71,7 @@ def _store_attribute(watch, frame, name, words):
     one, value = watch.top(frame, 2)
     attributes = getattr(one, "__dict__", None)
     if isinstance(attributes, dict) and dict.get(attributes, name, _C) is value and not isinstance(one, type):
-        if watch.is_outside(one):  # what stands there already changes nothing, as long as it does
+        if watch.is_outside(one):  # the object there does not matter as long as it stays
             watch.place(frame, attributes, ITEM, name, words or f"{watch.words_of(one)}.{name}")
         return
     watch.store(frame, one, name, words or f"{watch.words_of(one)}.{name}")
@@ -113,7 +113,7 @@ def _key_words(key):
 def _store_item(watch, frame, words):
     key, container, value = watch.top(frame, 3)
     _read_key(watch, frame, container, key)
-    if not isinstance(container, dict) and not isinstance(key, int):  # its elements are taken one by one
+    if not isinstance(container, dict) and not isinstance(key, int):  # its elements are read one by one
         watch.deep(frame, value, decides=not isinstance(container, torch.Tensor))
     _change_item(watch, frame, container, key, words)
 
@@ -221,7 +221,7 @@ def _merge(watch, frame):
 
 
 def _put_in_set(watch, frame, count):
-    """A set and a dict merge what is equal: a number among their keys decides how many there are."""
+    """A set and a dict merge equal keys: a number among the keys decides their count."""
     for key in watch.top(frame, count):
         watch.deep(frame, key)
 
@@ -246,14 +246,14 @@ def _match_class(watch, frame):
 
 
 def _is(watch, frame):
-    """Places are compared by value, which says nothing of two numbers' or texts' being one object."""
+    """Places are compared by value, which does not show whether two numbers or texts are one object."""
     right, left = watch.top(frame, 2)
     if type(left) in _KEPT_BY_VALUE and same(left, right):
         watch.because(frame, f"asks whether two {type(left).__name__} are one object")
 
 
 def _raise(watch, frame, count):
-    """Raising writes to the error: where it was raised, and which one came before."""
+    """Raising writes to the error: its traceback and its context."""
     for error in watch.top(frame, count):
         if isinstance(error, BaseException):
             watch.changes(frame, error, watch.words_of(error))
@@ -305,7 +305,7 @@ _CHAIN = {"LOAD_FAST", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_NAME"}
 
 
 def _written(instructions, index):
-    """The expression on the top of the stack before instruction `index` as it is written: `self.config.lr`, or None."""
+    """The source text of the expression on top of the stack before instruction `index`: `self.config.lr`, or None."""
     names = []
     index -= 1
     while index >= 0 and instructions[index].opname in ("LOAD_ATTR", "LOAD_METHOD"):
@@ -317,7 +317,7 @@ def _written(instructions, index):
 
 
 def _written_before_update(instructions, index):
-    """The same of `self.calls += 1`, where the object is copied before the attribute is read."""
+    """The same for `self.calls += 1`, where the object is copied before the attribute is read."""
     name = instructions[index].argval
     for before in range(index - 1, 0, -1):
         one = instructions[before]
@@ -330,15 +330,15 @@ _IN_PLACE = 13  # the first in-place operator of BINARY_OP
 
 
 class _Scope:
-    """The code that an instruction stands in."""
+    """The code around an instruction."""
 
     def __init__(self, code):
         self.free, self.cells = set(code.co_freevars), set(code.co_cellvars)
         self.instructions = list(instructions_of(code))
-        self.index = 0  # of the instruction that is looked at
+        self.index = 0  # of the present instruction
 
     def path(self, name):
-        """The attribute as it is written; None: it is not read off a name."""
+        """The source text of the attribute; None: it is not read from a name."""
         written = _written(self.instructions, self.index)
         return written and f"{written}.{name}"
 
@@ -364,11 +364,11 @@ def _variable(function):
 
 
 def _load_fast(one, scope):
-    """Of a variable that an inner function uses it loads the cell, from 3.13 on; in a comprehension its value."""
+    """From 3.13 on it loads the cell of a variable that an inner function uses; in a comprehension the cell's value."""
     return (_load_closure, one.arg, one.argval, False) if one.argval in scope.cells else None
 
 
-# Opcode -> what gives, of an instruction, the function and what the code says about it; None: there is nothing to see.
+# Opcode -> a function from the instruction to its handler and the facts in the code; None: nothing to inspect.
 _SEES = {
     **dict.fromkeys((
         "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_FALSE",
@@ -423,8 +423,9 @@ _SEES = {
     "MATCH_KEYS": _always(_match, 1),
     **dict.fromkeys(("MATCH_SEQUENCE", "MATCH_MAPPING", "GET_LEN"), _always(_match, 0)),
 }
-# They move values between the stack and this call's own variables, make objects of them, or jump by what another opcode
-# has looked at; CALL comes after PRECALL, FOR_ITER takes from what GET_ITER has made, and the rest of them raise or catch.
+# These move values between the stack and this call's own variables, make objects of them, or jump by a value that
+# another opcode has inspected. CALL comes after PRECALL, FOR_ITER takes from what GET_ITER has made; the rest of them
+# raise or catch.
 _SEES_NOTHING = frozenset("""
     BUILD_CONST_KEY_MAP BUILD_LIST BUILD_SLICE BUILD_STRING BUILD_TUPLE CALL CHECK_EG_MATCH CHECK_EXC_MATCH CLEANUP_THROW COPY
     COPY_FREE_VARS DELETE_FAST END_FOR END_SEND FOR_ITER JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP_FORWARD
@@ -443,7 +444,7 @@ def is_known(opname):
 
 
 def table_of(code):
-    """Offset of each opcode that reads or writes -> (depth of the stack, function, what the code says about it)."""
+    """Offset of each opcode that reads or writes -> (depth of the stack, handler, facts in the code)."""
     table, scope = {}, _Scope(code)
     is_result = False
     for scope.index, one in enumerate(scope.instructions):

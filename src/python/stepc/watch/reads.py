@@ -14,12 +14,12 @@ from stepc.watch import bare
 from stepc.watch.known import BUFFERS, PLAIN
 
 ABSENT = type("Absent", (), {"__repr__": lambda self: "absent"})()
-# How a place is compared: what stands at it, a container's length, all that it holds, an object's type; for the engine
-# alone: what stands there by a weak reference, and the type of what stands there.
+# How a place is compared: by the object there, a container's length, all contents, an object's type. Only for the
+# engine: by the object there through a weak reference, and by the type of the object there.
 ITEM, LENGTH, CONTENTS, TYPE, WEAK, KIND = range(6)
-# With as many values a place is no choice between plans any more, it changes from step to step.
+# A place with this many values is no choice between plans: it changes from step to step.
 MOST_VALUES = 6
-# And with another one in as many recorded calls after each other.
+# The same for a place with a new value in this many recorded calls in a row.
 MOST_NEWS = 2
 MOST_PLACES = 200_000
 MOST_BYTES = 16 << 10  # of an array that is compared by its contents
@@ -27,16 +27,16 @@ MOST_ELEMENTS = 10_000
 
 
 _IMMUTABLE = 1 << 8  # in a type's flags
-# Entries of every class's dict that are no methods, or made when they are asked for.
+# Entries of every class's dict that are no methods, or that are made on request.
 _NO_METHODS = {"__dict__", "__weakref__", "__module__", "__qualname__", "__doc__", "__annotations__", "__slots__",
                "__firstlineno__", "__static_attributes__", "__abstractmethods__", "__parameters__", "__orig_bases__",
                "__dataclass_fields__", "__dataclass_params__", "__match_args__"}
-# What the engine finds tensors in.
+# The objects in which the engine finds tensors.
 _OWNERS = (torch.nn.Module, torch.optim.Optimizer)
 
 
 def same(a, b):
-    """One value: the same object, or the same number, text or tuple of them, bit by bit."""
+    """Whether two values are one: the same object, or numbers, texts or tuples of them that are equal bit by bit."""
     if a is b:
         return True
     if type(a) is not type(b):
@@ -55,9 +55,10 @@ def same(a, b):
 
 
 def _methods_of(kind):
-    """(class, name, function) of all that a class and its bases can be asked to do, the classes in their order.
+    """(class, name, function) for everything that a class and its bases can be asked to do, in the order of the
+    classes.
 
-    Functions, properties and other descriptors, and what stands for an operator; not the numbers that stand beside them.
+    Includes functions, properties and other descriptors, and the objects behind operators; not the numbers beside them.
     """
     found = []
     for base in kind.__mro__:
@@ -72,9 +73,9 @@ def _methods_of(kind):
 
 
 def contents_of(container):
-    """What a container holds, in an order that counts, to be compared with same(); None: too much to compare.
+    """The contents of a container in a fixed order, for same(); None: too much to compare.
 
-    Of a class: its methods, with those of its bases.
+    For a class: its methods, with those of its bases.
     """
     if isinstance(container, type):
         return _methods_of(container)
@@ -111,7 +112,7 @@ def _value_at(container, name):
 
 
 class Place:
-    """A value that the step read. `words` name it and `line` is where it was read, if that was seen."""
+    """A value that the step read. `words` name it; `line` is the line of the read, if it is known."""
 
     __slots__ = ("container", "how", "name", "words", "line", "values", "number", "was_tensor", "is_slot", "met",
                  "news", "news_at")
@@ -120,9 +121,9 @@ class Place:
         self.container, self.how, self.name, self.words, self.line = container, how, name, words, line
         self.values = []
         self.number = 0
-        self.met = 0  # by so many recordings
-        self.news, self.news_at = 0, None  # another value in so many recorded calls after each other, the last in this
-        self.is_slot = False  # the engine reads the tensor that stands there itself
+        self.met = 0  # the number of recordings that read it
+        self.news, self.news_at = 0, None  # recorded calls in a row with a new value, and the last of them
+        self.is_slot = False  # the engine itself reads the tensor there
         self.was_tensor = isinstance(self.look(), torch.Tensor)
 
     def now(self):
@@ -135,7 +136,7 @@ class Place:
         return contents_of(self.container)
 
     def look(self):
-        """The value that stands there now; `number` becomes that of an equal earlier one, or a new one."""
+        """Returns the present value; `number` becomes that of an equal earlier value, or a new one."""
         now = self.now()
         for number, value in enumerate(self.values):
             if _is_value(value, now):
@@ -146,7 +147,7 @@ class Place:
         return now
 
     def still_holds(self, number):
-        """The value of this number stands there."""
+        """Whether the value of this number is there now."""
         if self.is_slot:
             return isinstance(self.now(), torch.Tensor)
         return _is_value(self.values[number], self.now())
@@ -155,7 +156,7 @@ class Place:
         return f"{self.words} (read at {self.line})" if self.line else self.words
 
     def says(self):
-        """The present value beside the first, in words."""
+        """The difference between the first value and the present one, in words."""
         if self.how == CONTENTS and isinstance(self.container, type):
             return f"are others: {_another_method(self.values[0], self.values[self.number])} (#{self.number})"
         if self.how == CONTENTS:
@@ -169,7 +170,7 @@ class Place:
 
 
 def _another_method(was, now):
-    """The first one that differs of two results of _methods_of(), held by us, in words."""
+    """The first difference between two results of _methods_of() that were held weakly, in words."""
     of = lambda methods: [(methods[i](), *methods[i + 1 : i + 3]) for i in range(0, len(methods), 3)]
     before, after = of(was), of(now)
     if [kind for kind, name, _ in before if not name] != [kind for kind, name, _ in after if not name]:
@@ -182,12 +183,12 @@ def _another_method(was, now):
 
 
 def _held_contents(contents):
-    """As _held() of each element, so that no tensor lives longer than without us."""
+    """Like _held() for each element, so that no tensor lives longer because of it."""
     return tuple(_held(one) for one in contents) if type(contents) is tuple else contents
 
 
 def _is_value(held, now):
-    if isinstance(held, weakref.ref):  # a value held weakly, or a weak reference that stands there itself
+    if isinstance(held, weakref.ref):  # held weakly, or itself a weak reference
         return held() is not None and (held is now or held() is now)
     if type(held) is tuple and type(now) is tuple:
         return len(held) == len(now) and all(_is_value(one, other) for one, other in zip(held, now))
@@ -199,7 +200,7 @@ def _is_short(value):
 
 
 def _held(value):
-    """The value, weakly where a change of it is told by identity alone."""
+    """The value; held weakly if only its identity can change."""
     if isinstance(value, (PLAIN, tuple, frozenset)) or value is ABSENT:
         return value
     try:
@@ -209,7 +210,7 @@ def _held(value):
 
 
 class Cache:
-    """Tells whether a function of functools.lru_cache still keeps what it kept."""
+    """Whether a function of functools.lru_cache still keeps its earlier results."""
 
     __slots__ = ("_function", "_last", "_changes")
 
@@ -219,7 +220,7 @@ class Cache:
 
     @property
     def state(self):
-        """Another number whenever a result came to it or it was cleared, which counts its hits from 0."""
+        """Changes when the cache gets a result or is cleared; clearing resets the count of hits to 0."""
         function = self._function()
         if function is not None:
             hits, misses, _, size = function.cache_info()
@@ -230,7 +231,7 @@ class Cache:
 
 
 class Answer:
-    """What a function without arguments answers; of one that raises, the error in words."""
+    """The answer of a function without arguments; if it raises, the error in words."""
 
     __slots__ = ("_function",)
 
@@ -241,7 +242,7 @@ class Answer:
     def now(self):
         try:
             return self._function()
-        except Exception as error:  # of a part that this build of PyTorch has not: the step catches it
+        except Exception as error:  # this build of PyTorch lacks a part: the step catches it
             return f"{type(error).__name__}: {error}"
 
 
@@ -251,19 +252,19 @@ class Reads:
     def __init__(self):
         self._places = {}  # (id of the container, how, name) -> Place
         self._resting = weakref.WeakKeyDictionary()  # a module or an optimizer -> its places, by part of it
-        self._met = {"places": 0}  # so many were met so far: the engine looks again when there are more
-        self.tables = {}  # what watch.py knows of each code object: its id -> (it, table)
+        self._met = {"places": 0}  # the number met so far: the engine looks again when it grows
+        self.tables = {}  # watch.py's table of each code object: id -> (code object, table)
         self._caches = weakref.WeakKeyDictionary()  # a function of functools.lru_cache -> its Cache
-        self._answers = {}  # by function, or by what it asks
+        self._answers = {}  # by function, or by what it asks about
         self._dropped = 0
-        self.recorded = 0  # calls so far
-        self.changing = None  # a place that has had too many values to be watched
+        self.recorded = 0  # recorded calls so far
+        self.changing = None  # a place with too many values to be watched
 
     def __len__(self):
         return len(self._places)
 
     def add(self, container, how, name, words, line):
-        """A place that is read now, and the number of what stands there."""
+        """The place of a read, and the number of its present value."""
         key = (id(container), how, name)
         place = self._places.get(key)
         if place is None:
@@ -275,26 +276,27 @@ class Reads:
         return place, place.number
 
     def drop(self, place):
-        """Of a place that the step itself writes to. An earlier recording's stays: a plan may rest on its value."""
+        """Drops a place to which the step itself writes. A place of an earlier recording stays: a plan may depend on
+        its value."""
         if place.met > 1:
             return
         self._places.pop((id(place.container), place.how, place.name), None)
 
     def forget(self, container, name):
-        """What stands there, in the container of this id, is not looked at any more."""
+        """The value there, in the container of this id, is no longer compared."""
         self._places.pop((container, ITEM, name), None)
 
     def answer(self, function, of=None):
-        """`of`: what it asks, where the function is made anew for every call."""
+        """`of`: the key, if the function is made again for every call."""
         return self._answers.setdefault(of or function, Answer(function))
 
     def cache(self, function):
         return self._caches.setdefault(function, Cache(function))
 
-    # ---- modules and optimizers that the step does not use for now
+    # ---- modules and optimizers that the step does not use at present
 
     def rest(self, owner, used):
-        """Its places are not looked at, and nothing of it is held, until wake(). But for those in `used`, by id."""
+        """Stops comparing and holding the owner's places until wake(), except for places in `used`, by id."""
         parts = {id(part): path for path, part in _parts_of(owner)}
         for key, place in list(self._places.items()):
             path = parts.get(id(place.container))
@@ -304,7 +306,7 @@ class Reads:
                 self._resting.setdefault(owner, []).append((path, place))
 
     def wake(self, owner):
-        """The step uses it again: a value that has changed since has another number."""
+        """The step uses the owner again: a value that has changed since gets another number."""
         resting = self._resting.pop(owner, None)
         if resting is None:
             return
@@ -316,7 +318,7 @@ class Reads:
                 self._places[(id(place.container), place.how, place.name)] = place
 
     def refresh(self):
-        """Looks at all places; returns whether a module or an optimizer stands where another object stood."""
+        """Looks at all places. Returns whether a module or an optimizer has replaced another object."""
         if len(self._places) > MOST_PLACES:
             self._places.clear()
             self._dropped += 1
@@ -338,7 +340,7 @@ class Reads:
         return now
 
     def look(self, slots, witnesses, settings):
-        """Adds what the engine is to compare, and the places whose value is not the first one."""
+        """Adds what the engine compares, and the places whose value is not the first one."""
         if self._dropped:
             settings["watched values"] = f"are watched anew (#{self._dropped})"
         witnesses.append((ITEM, self._met, "places", self._met["places"]))
@@ -351,7 +353,7 @@ class Reads:
                     settings[place.named()] = f"was {place.values[0]!r} and is a tensor"
                 continue
             now, held = self._look_at(place), place.values[place.number]
-            # What equals an earlier value need not be the same object, which is what the engine looks for first.
+            # A value that equals an earlier one need not be the same object, and the engine compares identities first.
             is_weak = how == CONTENTS or how == ITEM and isinstance(held, weakref.ref) and held is not now
             witnesses.append((WEAK if is_weak and how == ITEM else how, place.container, name, held if is_weak else now))
             if place.number:
@@ -361,12 +363,12 @@ class Reads:
 
 
 def ids_of(owners):
-    """Of all that is these modules' and optimizers' own."""
+    """The ids of all parts of these modules and optimizers."""
     return {id(part) for owner in owners for _, part in _parts_of(owner)}
 
 
 def _parts_of(owner):
-    """(path, container) of what is the module's or the optimizer's own and that code reads it from."""
+    """(path, container) for the parts of a module or an optimizer from which code reads."""
     if isinstance(owner, torch.nn.Module):
         for path, part in owner.named_modules():
             yield (path,), part

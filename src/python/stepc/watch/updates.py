@@ -1,8 +1,8 @@
 """Updates of torch.optim whose host numbers are known: the numbers that the optimizer's own Python passes to its calls
 follow from its options and its step count, so this Python need not run before a replay.
 
-The functions below compute, like torch's code, all numbers that it may pass. The engine finds out which number each
-argument is by running the optimizer's step with other options (engine/program/known_update.h).
+The functions below compute, like torch's code, all numbers that it may pass. The engine finds the number of each
+argument by running the optimizer's step with other options (engine/program/known_update.h).
 """
 
 import builtins
@@ -42,12 +42,12 @@ def _adagrad(count, lr, lr_decay, eps, weight_decay):
 _KNOWN = {torch.optim.Adam: _adam, torch.optim.AdamW: _adam, torch.optim.SGD: _sgd, torch.optim.RMSprop: _rmsprop,
           torch.optim.Adagrad: _adagrad}
 _PARAMETERS = (torch.Tensor, torch.nn.Parameter)
-# Where an update's code finds functions and attributes by name, beside its own modules.
+# The namespaces in which an update's code looks up functions and attributes, beside its own modules.
 _NAMESPACES = (vars(torch), torch.Tensor, vars(torch.compiler), vars(torch.jit), vars(torch._dynamo),
                vars(torch.autograd.profiler))
 
 _BUILTINS = vars(builtins).keys()
-# Of an optimizer: what others may give it, and what decides how its attributes are found.
+# Names on an optimizer that other code may set, or that decide how its attributes are found.
 _GIVEN = {"step", "_opt_called", "grad_scale", "found_inf", "_need_device_dtype_check_for_fused", "__getattribute__",
           "__getattr__"}
 
@@ -55,7 +55,8 @@ _forms = itertools.count(1)
 
 
 class Update:
-    """What is known of one optimizer's step(). Only of torch.optim's own class, with no hook and nothing replaced."""
+    """The facts about one optimizer's step(). Only for torch.optim's own classes, without hooks and replaced
+    functions."""
 
     def __init__(self, optimizer, rests_on):
         kind = type(optimizer)
@@ -68,11 +69,11 @@ class Update:
         self._choices = self._kinds = self._values = self._count = None
         self._answer = None
         self.rests_on = rests_on
-        self.is_known = True  # else its own code runs
+        self.is_known = True  # otherwise its own code runs
 
     def numbers(self, count):
-        """(form, number, ...): what the step may pass to its calls when it comes to that count. Of another form of its
-        options it may make other calls. None: its options are not plain numbers."""
+        """(form, number, ...): the numbers that the step may pass to its calls when its step count becomes `count`.
+        With options of another form it may make other calls. None: its options are not plain numbers."""
         choices, values = [], []
         try:
             for group in self._groups:
@@ -104,8 +105,8 @@ class Update:
         return None if complex in map(type, answer) else tuple(answer)
 
     def probe(self, count):
-        """Runs the step with other options of the same form, each changed by a factor of its own, and returns its
-        numbers. The optimizer keeps its own: one beside it steps that has the same parameters and state."""
+        """Runs the step with other options of the same form, each changed by its own factor, and returns the numbers of
+        these. The optimizer keeps its options: a second optimizer with the same parameters and state makes the step."""
         factors = (1 / (1 + 0.013 * k) for k in itertools.count(1))
         change = lambda value: tuple(map(change, value)) if type(value) is tuple else value * next(factors)
         kind = type(self._optimizer)
@@ -121,7 +122,7 @@ class Update:
 
 
 def kind_of(value):
-    """Two numbers of one kind lead the code the same way. None: it is no plain number."""
+    """Two numbers of one kind take the code along the same path. None: not a plain number."""
     if type(value) is tuple:
         kinds = tuple(map(kind_of, value))
         return None if None in kinds else kinds
@@ -141,17 +142,17 @@ def _arguments_of(compute):
 
 @functools.cache
 def _choices_of(kind):
-    """The options that are no numbers."""
+    """The options that are not numbers."""
     options = kind([torch.nn.Parameter(torch.zeros(1))]).defaults
     return [name for name in options if name not in _arguments_of(_KNOWN[kind])]
 
 
-# ---- whether it is torch's own code, and what must stay for it to be
+# ---- whether it is torch's own code, and what must stay for that
 
 
 def update_of(optimizer, before, witnesses, step=None):
-    """The optimizer's Update, None where its own code has to run; and as witnesses what may not change for that. Its
-    Update of `before`, if nothing has. `step`: what is run as its step() where that is ours."""
+    """The optimizer's Update; None if its own code must run. Adds what must not change meanwhile to the witnesses.
+    Returns `before` if nothing has changed. `step`: the function that runs instead, if its step() is stepc's."""
     kind = type(optimizer)
     if kind not in _KNOWN:
         return None
@@ -165,7 +166,7 @@ def update_of(optimizer, before, witnesses, step=None):
     is_own = all(value == 0 if how == LENGTH else _is_librarys(value) for how, _, _, value in theirs)
     is_own = is_own and type(optimizer.param_groups) is list and type(optimizer.state) is collections.defaultdict
     step = optimizer.__dict__.get("step") if step is None else step
-    if step is not None and getattr(step, "__func__", None) is not kind.step:  # a scheduler's, that sets what is set already
+    if step is not None and getattr(step, "__func__", None) is not kind.step:  # a scheduler's, without effect
         is_own = is_own and "_wrapped_by_lr_sched" in getattr(step, "__dict__", ()) and _is_librarys(step)
         is_own = is_own and optimizer.__dict__.get("_opt_called") is True
     options = {*_arguments_of(_KNOWN[kind]), *_choices_of(kind)}
@@ -231,7 +232,7 @@ def _codes_in(code):
 
 
 def _is_librarys(value):
-    """Not a function, or one of torch's or the standard library's all the way down."""
+    """Whether it is no function, or a function of torch or the standard library, wrapped only by their functions."""
     if not callable(value):
         return True
     value = getattr(value, "__func__", value)

@@ -1,4 +1,4 @@
-"""What a step function can reach: its closure, `self`, the globals that its code names, and what those hold."""
+"""Everything that a step function can reach: its closure, `self`, the globals in its code, and what those hold."""
 
 import collections
 import functools
@@ -10,7 +10,7 @@ import torch
 from stepc.watch import bare
 
 _OPAQUE = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType, types.BuiltinFunctionType)
-_SHIFTING = (set, frozenset, collections.deque)  # what is in them stands at no place that can be read again
+_SHIFTING = (set, frozenset, collections.deque)  # their elements have no place that can be read again
 _MAX_OBJECTS = 200_000
 _MAX_LENGTH = 10_000
 
@@ -42,7 +42,7 @@ def _is_users(value):
 
 
 def _of_function(function):
-    """(container, name, value) of everything that a function's code can name."""
+    """(container, name, value) for everything that a function's code can name."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         try:
             yield cell, name, cell.cell_contents
@@ -62,7 +62,7 @@ def _children(value, in_place=False):
     if in_place and isinstance(value, _SHIFTING):
         return
     if (type(value).__module__ or "").partition(".")[0] == "stepc":
-        return  # what accelerates other parts of the program is none of it
+        return  # code that accelerates other parts of the program is not part of the step
     if isinstance(value, dict):
         if bare.length(value) <= _MAX_LENGTH:
             for key, item in bare.items(value):
@@ -95,7 +95,7 @@ def _children(value, in_place=False):
 
 
 def _is_known(value):
-    """Whether it may be asked what it is: a proxy asks what it stands for, which may not be there."""
+    """Whether its type can be asked safely: a proxy asks its target, which may not exist."""
     try:
         isinstance(value, dict)
     except Exception:
@@ -108,7 +108,7 @@ def _is_entered(value, skip):
 
 
 def _within(value, skip, in_place):
-    """_children() of a value that is entered. What an object's own class raises about it says that nothing is known of it."""
+    """The _children() of a value that is entered; empty if the object's own class raises."""
     try:
         return list(_children(value, in_place)) if _is_entered(value, skip) else []
     except Exception:
@@ -118,7 +118,8 @@ def _within(value, skip, in_place):
 def reachable(step, skip=(), in_place=False):
     """Yields (container, name, value, path) for everything reachable from `step`, each object once, breadth first.
 
-    Tensors and objects of the types `skip` are yielded and not entered. `in_place`: nor what has no place of its own.
+    Tensors and objects of the types `skip` are yielded and not entered. `in_place`: neither are objects whose contents
+    have no place of their own.
     """
     functions, bound = functions_of(step)
     queue = collections.deque()
@@ -145,7 +146,7 @@ def reachable(step, skip=(), in_place=False):
 
 
 def _referrers_of(objects, but):
-    """By id, what refers to each of the objects, found in one look at all that the collector knows."""
+    """By id: the referrers of each object, from one scan of everything that the collector knows."""
     found = {id(one): [] for one in objects}
     hidden = {id(objects), *map(id, but)}
     for referrer in bare.referrers_of(objects):
@@ -156,10 +157,10 @@ def _referrers_of(objects, but):
 
 
 def holders_of(tensors, but=()):
-    """For each of the tensors (container, name) of a dict, list or cell anywhere in the process that holds it, or None.
+    """For each tensor the (container, name) of a dict, list or cell anywhere in the process that holds it, or None.
 
-    Not one of the lists `but`; nothing that only running code refers to, which is gone when that returns; nor what
-    comes and goes: what a queue holds, or an object in one.
+    Leaves out the lists `but`, references that only running code has, which end when it returns, and what comes and
+    goes: the contents of a queue.
     """
     hidden = [tensors, *but]
     referrers = _referrers_of(tensors, hidden)

@@ -2,12 +2,12 @@
 libraries other than torch, NumPy and the standard library) is inspected before it is executed.
 
 What the opcode reads from outside the call becomes a Place (reads.py). An effect outside tensors, or a read that cannot
-be compared later (the clock, files, iterators that advance), is a reason why a replay may not skip the Python. While
-everything that was read is unchanged, a replay takes the same path through the code as the recording, so only this path
-counts.
+be compared later (the clock, files, iterators that advance), is a reason why a replay may not skip the Python. As long
+as everything that was read is unchanged, a replay takes the same path through the code as the recording, so only this
+path counts.
 
-objects.py holds the objects that a call meets; accesses.py and calls.py say what opcodes (opcodes.py) do with them; this
-file follows the frames.
+objects.py holds the objects that a call meets; accesses.py and calls.py say what opcodes (opcodes.py) do with them;
+this file follows the frames.
 """
 
 import collections.abc
@@ -39,13 +39,13 @@ def _codes_in(code):
             yield from _codes_in(constant)
 
 
-# What torch puts around every optimizer's step(), and a scheduler around its own optimizer's.
+# The code that torch wraps around every optimizer's step(), and a scheduler around its own optimizer's.
 _OPTIMIZER_STEP = next(_codes_in(torch.optim.Optimizer.profile_hook_step.__code__))
 _WRAPPERS = set(_codes_in(torch.optim.lr_scheduler.LRScheduler.__init__.__code__))
 
 _DISPATCH = next(code for code in _codes_in(functools.singledispatch.__code__) if code.co_name == "dispatch")
 _RECONSTRUCT = copy._reconstruct.__code__
-# What reads a variable of the environment -> which argument names it; before that one stands os.environ.
+# Functions that read a variable of the environment -> the argument that names it; os.environ precedes that argument.
 _ENVIRONMENT_READS = {os.getenv.__code__: 0, type(os.environ).__getitem__.__code__: 1,
                       collections.abc.Mapping.get.__code__: 1, collections.abc.Mapping.__contains__.__code__: 1}
 _INITIAL_SEED = torch.initial_seed.__code__
@@ -54,20 +54,21 @@ _INITIAL_SEED = torch.initial_seed.__code__
 class Watch(Calls):
     """Follows one recorded call of a step.
 
-    `reason` says afterwards why the step may not be replayed so, and is None if it may. start() and stop() may come again for a part
-    of the same call that comes later, as the backward pass of a loop: what was made in it is so still.
+    Afterwards `reason` says why the step may not be replayed without its Python; None if it may. start() and stop() may
+    be called again for a later part of the same call, such as the backward pass of a loop: objects made in the call
+    stay known as such.
     """
 
     def __init__(self, reads, optimizers, arguments=None, bound=(), scheduler_code=None, apart=(), on_ranks=False):
         super().__init__(reads, on_ranks)
-        self.arguments = arguments  # of the step; None: those of the first function that is followed
-        self.bound = bound  # what the step's function is bound to
+        self.arguments = arguments  # of the step; None: those of the first followed function
+        self.bound = bound  # the objects to which the step's function is bound
         self.optimizers = {id(optimizer) for optimizer in optimizers}
-        self.scheduler_code = scheduler_code  # of the function that stands for a scheduler's step()
-        self.cells = set()  # ids of those made in this call; what lies in them is not to live longer for us
+        self.scheduler_code = scheduler_code  # of the function that replaces a scheduler's step()
+        self.cells = set()  # ids of cells made in this call; their contents must not live longer because of the watch
         self._apart = apart  # ids of the step's arguments that are taken apart (tree.py)
-        self._depth = None  # of the stack, where an opcode is looked at
-        self._inside = None  # of an optimizer's or scheduler's step, which runs at every replay
+        self._depth = None  # of the stack, at the present opcode
+        self._inside = None  # an optimizer's or scheduler's step, which runs at every replay
         self._root = True
         self._previous = None
 
@@ -82,7 +83,7 @@ class Watch(Calls):
         for one in self.bound:
             self.register(one, "self")
         self._previous = sys.gettrace()
-        sys._getframe().f_trace_opcodes = True  # CPython 3.12 prepares for opcodes if a frame asked before it is told
+        sys._getframe().f_trace_opcodes = True  # CPython 3.12 prepares for opcodes only if a frame asked before tracing
         sys.settrace(self._call)
 
     def stop(self):
@@ -93,7 +94,7 @@ class Watch(Calls):
         for place, number in ended:
             if not place.still_holds(number):
                 self.reads.drop(place)
-                # What a mode answers that the step itself has entered is told by its code.
+                # A mode that the step itself has entered answers by its own code.
                 if self.reason is None and not isinstance(place.container, Answer):
                     self.reason = f"{place.line} reads {place.words}, which the step changes"
         for scaler, words in self._scalers:
@@ -101,18 +102,18 @@ class Watch(Calls):
                 continue
             if self.reason is None:
                 self.reason = f"the step ends between {words}'s step() and its update(): call {words}.update() in the step"
-            scaler._per_optimizer_states.clear()  # as it was: what it has seen here was never computed
+            scaler._per_optimizer_states.clear()  # its state before: the results seen here were never computed
         self._scalers.clear()
         for variable, (before, line) in self._contexts.items():
             if self.reason is None and not same(variable.get(ABSENT), before):
                 self.reason = f"{line} sets the context variable '{variable.name}', which the step leaves set"
         self._contexts.clear()
         self.arguments = self.bound = ()
-        for table in (self._seen, self._deep, self._codes):  # those followers hold us
+        for table in (self._seen, self._deep, self._codes):  # the followers in it hold the watch
             table.clear()
 
     def let_go(self):
-        """After the last stop()."""
+        """Called after the last stop()."""
         for table in (self._numbers, self._outside, self._arguments, self._objects):
             table.clear()
 
@@ -140,7 +141,7 @@ class Watch(Calls):
                 self.because(frame, "runs in a scheduler's step")
             return None
         if trust is Trust.ANALYSED:
-            frame.f_trace = follow  # CPython 3.13 asks for opcodes only where there is one
+            frame.f_trace = follow  # CPython 3.13 reports opcodes only if there is one
             frame.f_trace_opcodes = True
             self._enter(frame, code)
             return follow
@@ -189,7 +190,7 @@ class Watch(Calls):
         return follow
 
     def top(self, frame, count):
-        """Of the stack of a frame whose opcode is looked at: the topmost first."""
+        """The stack of a frame at the present opcode, the topmost value first."""
         return _C.top_of_stack(frame, count, self._depth)
 
     def _leave(self, frame, event, arg):
@@ -202,7 +203,7 @@ class Watch(Calls):
         self.because(frame, f"cannot be followed ({type(error).__name__}: {text})")
 
     def read(self, frame, number, which):
-        """The number to hand to the code of `frame`, which has read it; None where that code is not looked at."""
+        """The number to give to the code of `frame`, which has read it; None if that code is not inspected."""
         if self._inside is not None or frame.f_trace is None or not self._is_analysed(frame):
             return None
         number = _C.own_int(number) if isinstance(number, int) else number
@@ -237,7 +238,7 @@ class Watch(Calls):
         self._function(frame, function, code.co_name)
 
     def _is_method(self, frame, function, one):
-        """Whether it was found on the type of its first argument; watched there."""
+        """Whether the function was found on the type of its first argument; the type is then watched."""
         for kind in (*one.__mro__, *type(one).__mro__) if isinstance(one, type) else type(one).__mro__:
             raw = vars(kind).get(function.__name__, _MISSING)
             if raw is not _MISSING:
@@ -249,7 +250,7 @@ class Watch(Calls):
         return False
 
     def _called_back(self, caller, one, words):
-        """An object whose method is called by code that is not looked into, and that may have been there before."""
+        """Code that is not inspected calls a method of this object, which may have existed before."""
         if id(one) in self._made or id(one) in self._arguments or isinstance(one, (type, *SIMPLE, *ITERATES)):
             return
         if caller.f_code is _RECONSTRUCT and caller.f_locals.get("y") is one:  # the copy that copy makes, without __init__
@@ -263,7 +264,7 @@ class Watch(Calls):
             self._words[id(value)] = words
 
     def _argument(self, value, words):
-        """An argument of the step: containers are the batch's and part of the signature, objects in them are not."""
+        """An argument of the step: its containers belong to the batch and to the signature, objects in them do not."""
         if isinstance(value, torch.Tensor):
             self._batch.add(id(value))
         if isinstance(value, SIMPLE) or id(value) in self._arguments:
@@ -327,12 +328,12 @@ class Watch(Calls):
             self.whole(frame.f_back, _given(frame, index))
 
     def _variable(self, frame, name):
-        """One of the environment's is compared where os.environ keeps it."""
+        """A variable of the environment is compared in os.environ."""
         self.place(frame, os.environ._data, ITEM, os.environ.encodekey(name), f"os.environ[{name!r}]")
 
 
 def _given(frame, index):
-    """An argument of a function that has just begun; one that an inner function uses is in a cell by then."""
+    """An argument of a function that has just begun; a variable that an inner function uses is in a cell already."""
     value = _C.local_of(frame, index)
     if isinstance(value, types.CellType) and frame.f_code.co_varnames[index] in frame.f_code.co_cellvars:
         return value.cell_contents
@@ -340,7 +341,7 @@ def _given(frame, index):
 
 
 def _both(previous, own):
-    """A trace function for another's and ours."""
+    """A trace function that calls another one and the watch's."""
 
     def trace(frame, event, arg):
         nonlocal previous

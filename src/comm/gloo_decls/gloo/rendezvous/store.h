@@ -1,7 +1,7 @@
-// Why this folder exists: torch's wheel has Gloo inside libtorch_cpu and c10d's header of it, ProcessGroupGloo.hpp, but
-// not the five headers of Gloo's that this includes. These declare what it names. ProcessGroupGloo derives a store from
-// this class, so the order of the functions is that of the library, "v2" ones included; comm/cpu_transport.cpp, which
-// alone includes all this, refuses another version of LibTorch when a run starts.
+// Why this folder exists: torch's wheel has Gloo inside libtorch_cpu and c10d's header for it, ProcessGroupGloo.hpp,
+// but not the five Gloo headers that this header includes. The files here declare what it names. ProcessGroupGloo
+// derives a store from this class, so the order of the functions is that of the library, with the "v2" ones. Only
+// comm/cpu_transport.cpp includes these files; it refuses another version of LibTorch when a run starts.
 #pragma once
 
 #include <chrono>
