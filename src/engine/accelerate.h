@@ -45,16 +45,10 @@ class Accelerated {
     using Result = std::decay_t<std::invoke_result_t<Fn&, const Batch&...>>;
     const StepInput input = input_of(batch...);
     const auto eager = [&] { return call(batch...); };
-    const auto on_others = [&](const std::vector<at::Tensor>& tensors) {
-      std::tuple<Batch...> others(batch...);
-      size_t next = 0;
-      for_each_tensor_in(others, [&](at::Tensor& tensor) { tensor = tensors[next++]; });
-      return std::apply([&](const Batch&... other) { return call(other...); }, others);
-    };
     if constexpr (std::is_void_v<Result>) {
-      step_->run(input, eager, on_others);
+      step_->run(input, eager, on_others(batch...));
     } else {
-      StepOutput output = step_->run(input, eager, on_others);
+      StepOutput output = step_->run(input, eager, on_others(batch...));
       Result result = *std::static_pointer_cast<Result>(shape_);
       size_t next = 0;
       for_each_tensor_in(result, [&](at::Tensor& tensor) { tensor = std::move(output.tensors[next++]); });
@@ -62,16 +56,17 @@ class Accelerated {
     }
   }
 
-  // With Config::capture "virtual": what the first call with such a batch would do before it runs. capture() plans the
-  // step; modules and optimizers may still be virtual (engine/virtual_door.h). prepare() verifies it, too, without
-  // effect. Whether calls will replay it.
+  // With Config::capture "virtual", or where the step is cut into micro-batches: what the first call with such a batch
+  // would do before it runs. capture() plans the step; modules and optimizers may still be virtual
+  // (engine/virtual_door.h). prepare() verifies it, too, without effect; what is cut is verified as it first runs.
+  // Whether calls will replay it.
   template <class... Batch>
   bool capture(const Batch&... batch) {
-    return step_->capture(input_of(batch...), [&] { return call(batch...); });
+    return step_->capture(input_of(batch...), [&] { return call(batch...); }, on_others(batch...));
   }
   template <class... Batch>
   bool prepare(const Batch&... batch) {
-    return step_->prepare(input_of(batch...), [&] { return call(batch...); });
+    return step_->prepare(input_of(batch...), [&] { return call(batch...); }, on_others(batch...));
   }
 
   // Plans made from now on are counted as Stats::late_plans, as they are from the first replay on.
@@ -101,6 +96,15 @@ class Accelerated {
     StepInput input;
     (append(input.tensors, tensors_in(batch)), ...);
     return input;
+  }
+  // The user's function on other tensors in the places of the batch's.
+  template <class... Batch>
+  Step::StepOnFn on_others(const Batch&... batch) {
+    return [this, others = std::tuple<Batch...>(batch...)](const std::vector<at::Tensor>& tensors) mutable {
+      size_t next = 0;
+      for_each_tensor_in(others, [&](at::Tensor& tensor) { tensor = tensors[next++]; });
+      return std::apply([&](const Batch&... other) { return call(other...); }, others);
+    };
   }
   // The user's function, its result as a list.
   template <class... Batch>

@@ -42,11 +42,12 @@ class Step {
   bool is_on_ranks() const { return ranks_ != nullptr; }
   RankStep& on_ranks() { return *ranks_; }
 
-  // With Config::capture "virtual": captures and plans the step for such an input, with no memory for it and none of
-  // the program's values. Whether that could be.
-  bool capture(const StepInput& input, const EagerFn& user_step);
-  // That, and verifies it, without effect. Whether run() will replay it.
-  bool prepare(const StepInput& input, const EagerFn& user_step);
+  // With Config::capture "virtual", and with Config::parallel in one process: captures and plans the step for such an
+  // input, with no memory for it and none of the program's values. Whether that could be.
+  bool capture(const StepInput& input, const EagerFn& user_step, const StepOnFn& step_on = {});
+  // That, and verifies it, without effect, as a step with Config::parallel does when it first runs. Whether run() will
+  // replay it.
+  bool prepare(const StepInput& input, const EagerFn& user_step, const StepOnFn& step_on = {});
   // Compiles the step for such an input: as prepare() does, or by running it until it is replayed, which is taken back.
   // Whether run() will replay it.
   bool compile(const StepInput& input, const EagerFn& user_step);

@@ -62,6 +62,9 @@ struct Parallel {
   std::shared_ptr<Ranks> ranks = {};  // met already; none: those of `launch`, met once a process
 };
 
+// Of this process alone, whoever has launched it: its step is cut into so many.
+Parallel in_micro_batches(int64_t count);
+
 // "local" or "global". UserError otherwise.
 Parallel::Batch parse_batch(std::string_view text);
 

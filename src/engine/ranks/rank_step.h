@@ -51,6 +51,9 @@ class RankStep {
   [[nodiscard]] int64_t rank() const { return ranks_->rank(); }
   [[nodiscard]] int64_t ranks() const { return ranks_->ranks(); }
 
+  // In one process: plans the step for such an input before it runs, where that has not been; the program may have no
+  // values yet. Whether that could be.
+  bool plan(const StepInput& input, const StepOnFn& step);
   // One training step. What it returns is what one rank would return of the whole batch, on every rank.
   StepOutput run(const StepInput& input, const StepOnFn& step);
 
@@ -70,6 +73,8 @@ class RankStep {
   // Every rank's memory, one line each.
   [[nodiscard]] std::string report_of_all() const;
   [[nodiscard]] std::optional<Prediction> prediction() const;
+  // With memory budget "auto": what plans are weighed with.
+  [[nodiscard]] std::optional<Target> weighed_with() const;
   // The latest plan; of a pipeline the function of it that takes most memory.
   [[nodiscard]] const RankProgram* latest() const;
   [[nodiscard]] const Trace* latest_trace() const { return plans_.empty() ? nullptr : &plans_.front().trace(); }
@@ -94,6 +99,7 @@ class RankStep {
       program->abandon();
     }
     RankProgram::Verified counted = {};  // that stats have
+    ProgramParts::Inputs inputs;  // of the program that it is the first to have, until it runs
     std::vector<std::unique_ptr<EventUpdate>> updates;
     bool draws = false;  // random numbers
     // Of one path of the step: by event that reads a number, which of the numbers that its code reads it is; what the
@@ -113,6 +119,8 @@ class RankStep {
   };
 
   StepOutput take(const StepInput& given, const StepOnFn& step);
+  void look_at_python();
+  void take_inputs(RankPlan& plan);
   void check_replicas();
   StepInput contiguous(const StepInput& given);
   Call begin(const StepInput& input);
@@ -188,6 +196,7 @@ class RankStep {
   SharedMemory shared_;
   std::list<RankPlan> plans_;       // most recently used first
   bool is_begun_ = false;           // by its first call
+  bool is_ahead_ = false;           // plans are made while the program may have no values
   int64_t trained_ = 0;             // calls with gradients, those of the checkpoint among them that was loaded
   bool is_traced_ = false;          // the step's own code runs beside every replay: nobody sees what it reads
   const RankPlan* next_ = nullptr;  // that find() is to find

@@ -10,22 +10,6 @@
 
 namespace stepc::train {
 
-namespace {
-
-std::vector<at::Tensor> with_micro_batches(const std::vector<at::Tensor>& tensors, int64_t count) {
-  std::vector<at::Tensor> out;
-  for (const at::Tensor& tensor : tensors) out.push_back(tensor.unflatten(0, {count, tensor.size(0) / count}));
-  return out;
-}
-
-}  // namespace
-
-std::vector<at::Tensor> with_rows_first(const Batch& batch) {
-  std::vector<at::Tensor> tensors = batch.tensors();
-  for (at::Tensor& tensor : tensors) tensor = tensor.flatten(0, 1);
-  return tensors;
-}
-
 std::vector<CapturedPart> capture_parts(models::Decoder model, const ChosenOptimizer& optimizer,
                                         const RunConfig& config, const Batch& batch) {
   const std::vector<ModuleRef> modules = {model};
@@ -33,9 +17,8 @@ std::vector<CapturedPart> capture_parts(models::Decoder model, const ChosenOptim
   const int64_t count = config.train.micro_batches;
   std::vector<CapturedPart> parts;
   if (!is_in_parts(optimizer, count, config.parallel.pp)) {
-    const TrainStep step = make_train_step(model, optimizer, config.optim.clip);
-    const auto on_rows = [&](const std::vector<at::Tensor>& rows) { return step(with_micro_batches(rows, count)); };
-    parts.push_back({"the step", 1, stepc::plan(on_rows, modules, optimizers, with_rows_first(batch))});
+    TrainStep step = make_train_step(model, optimizer, config.optim.clip, count);
+    parts.push_back({"the step", 1, stepc::plan(step, modules, optimizers, batch.all_rows())});
     return parts;
   }
   MicroStep micro = make_micro_step(model, optimizer);

@@ -23,11 +23,9 @@ struct CapturedPart {
   VirtualPlan plan;
 };
 // `model` and `optimizer` may be virtual; in parts the optimizer holds gradients. `batch`: (micro-batches, rows, seq),
-// of all ranks together. A whole step takes with_rows_first() of it, a micro-batch its micro_tensors().
+// of all ranks together. A whole step takes its all_rows(), a micro-batch its micro_tensors().
 std::vector<CapturedPart> capture_parts(models::Decoder model, const ChosenOptimizer& optimizer,
                                         const RunConfig& config, const Batch& batch);
-// A batch's tensors with all rows in the first dimension, which is what data axes split.
-std::vector<at::Tensor> with_rows_first(const Batch& batch);
 
 // A run's step before anything is planned. The model holds no memory.
 struct CapturedRun {

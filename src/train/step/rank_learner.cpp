@@ -223,7 +223,7 @@ StepResult RankLearner::step(const Batch& batch, double lr) {
 StepResult RankLearner::step_whole(RankProgram& program, const Batch& batch) {
   note_run_of(program);
   const std::vector<at::Tensor> made =
-      program.step(with_rows_first(batch), is_timed_ ? &timed_[&program] : nullptr).outputs;
+      program.step(batch.all_rows(), is_timed_ ? &timed_[&program] : nullptr).outputs;
   return {made[0].item<double>(), made[1].item<double>(), made[2].item<double>() != 0};
 }
 
@@ -409,7 +409,7 @@ std::optional<std::string> RankLearner::find_nonfinite_in(const Batch& batch) {
     };
     programs.runs.micro_batch->run(inputs, {nullptr, look_at_function});
   } else {
-    programs.whole->step(with_rows_first(batch), nullptr, look_at(*programs.whole, {0}));
+    programs.whole->step(batch.all_rows(), nullptr, look_at(*programs.whole, {0}));
   }
   return first_of_all(*ranks_, place, what);
 }
