@@ -29,10 +29,6 @@ Schedule plan_exact(const Trace& trace, int threads);
 // UserError for a step that a Graph cannot express.
 PlannedGraph plan_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options);
 
-// The step of one rank of the strategy's mesh as core ops, before anything is decided about its memory: what is cut
-// into functions.
-Graph rank_graph(const Trace& trace, const CompileOptions& options);
-
 struct Compiled {
   std::unique_ptr<Executor> executor;
   GraphSchedule plan;  // fast mode: what is known beside the Schedule, which the executor has

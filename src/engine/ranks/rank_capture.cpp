@@ -215,10 +215,8 @@ void RankStep::agree_on_machine() {
   const blocked::MicroKernels own = kernels_          ? kernels_->micro_kernels
                                     : config_.kernels ? config_.kernels->micro_kernels
                                                       : probe_micro_kernels();
-  const KnownTarget mine = config_.target
-                               ? KnownTarget{*config_.target, !(config_.target->rates == Rates())}
-                               : known_target(config_.kernel_directory, features_of(own), at::get_num_threads());
-  CommonMachine common = common_machine(host_cpu(), own, mine, *ranks_);
+  CommonMachine common =
+      common_machine(host_cpu(), own, known_target(config_, features_of(own), at::get_num_threads()), *ranks_);
   known_ = common.known;
   if (!common.told.empty()) warn_once(common.told);
   if (kernels_ != nullptr) return;

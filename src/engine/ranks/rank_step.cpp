@@ -389,6 +389,8 @@ void RankStep::count(const RankPlan& plan) {
   stats_.layout_algorithm = schedule.layout_algorithm;
   stats_.planning_seconds += seconds;
   stats_.state_bytes = parts_.state().bytes();
+  if (plan.staged && plan.staged->weighed())
+    stats_.auto_budget = to_text(*plan.staged->weighed(), known_.is_calibrated);
   log().info("captured {} calls, planned {} for {} instructions, {} of them collectives, on rank {} of {} in {:.2f} s",
              stats_.nodes, human_bytes(stats_.planned_peak_bytes), stats_.instructions, collectives, ranks_->rank(),
              to_text(strategy_.mesh), seconds);

@@ -111,16 +111,17 @@ std::vector<at::Tensor> held_gradients(const ChosenOptimizer& optimizer) {
   return gradients;
 }
 
-std::vector<at::Tensor> micro_tensors(const Batch& micro, const at::Tensor& token_count) {
-  std::vector<at::Tensor> tensors = micro.tensors();
+std::vector<at::Tensor> micro_tensors(const Batch& batch, int64_t index, const at::Tensor& token_count) {
+  std::vector<at::Tensor> tensors = batch.micro_batch(index).tensors();
   tensors.push_back(token_count);
+  tensors.push_back(at::scalar_tensor(index, at::kLong));
   return tensors;
 }
 
 MicroStep make_micro_step(models::Decoder model, ChosenOptimizer optimizer) {
   return [model = std::move(model), chosen = std::move(optimizer)](const std::vector<at::Tensor>& tensors) mutable {
-    const std::vector<at::Tensor> batch(tensors.begin(), tensors.end() - 1);
-    return add_gradient(model, chosen, Batch::from_tensors(batch), tensors.back());
+    const std::vector<at::Tensor> batch(tensors.begin(), tensors.end() - 2);
+    return add_gradient(model, chosen, Batch::from_tensors(batch), tensors[batch.size()]);
   };
 }
 

@@ -32,8 +32,9 @@ bool is_in_parts(const ChosenOptimizer& optimizer, int64_t micro_batches, int64_
 void hold_gradients(const ChosenOptimizer& optimizer);
 std::vector<at::Tensor> held_gradients(const ChosenOptimizer& optimizer);
 
-// What a micro-step takes: a micro-batch's tensors, and the token count of the whole batch.
-std::vector<at::Tensor> micro_tensors(const Batch& micro, const at::Tensor& token_count);
+// What a micro-step takes of a batch: a micro-batch's tensors, the token count of the whole batch, and which
+// micro-batch it is.
+std::vector<at::Tensor> micro_tensors(const Batch& batch, int64_t index, const at::Tensor& token_count);
 // Adds the micro-batch's gradient to what is held. Returns its part of the mean loss.
 using MicroStep = std::function<at::Tensor(const std::vector<at::Tensor>& micro)>;
 MicroStep make_micro_step(models::Decoder model, ChosenOptimizer optimizer);
