@@ -62,11 +62,13 @@ class Accelerated {
   // Whether calls will replay it.
   template <class... Batch>
   bool capture(const Batch&... batch) {
-    return step_->capture(input_of(batch...), [&] { return call(batch...); }, on_others(batch...));
+    return step_->capture(
+        input_of(batch...), [&] { return call(batch...); }, on_others(batch...));
   }
   template <class... Batch>
   bool prepare(const Batch&... batch) {
-    return step_->prepare(input_of(batch...), [&] { return call(batch...); }, on_others(batch...));
+    return step_->prepare(
+        input_of(batch...), [&] { return call(batch...); }, on_others(batch...));
   }
 
   // Plans made from now on are counted as Stats::late_plans, as they are from the first replay on.

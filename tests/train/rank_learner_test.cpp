@@ -39,7 +39,8 @@ TEST_F(RankLearnerTest, MicroBatchesDrawAsTheWholeBatch) {
   whole.dropout = 0.3;
   whole.rows = 4 * kRows;
   const Outcome one = on_one(whole);
-  for (const auto& [mesh, zero] : {std::pair("dp_replicate=2", 0), {"dp_shard=2,tp=2", 3}, {"pp=2", 0}, {"pp=2,dp_shard=2", 3}}) {
+  for (const auto& [mesh, zero] :
+       {std::pair("dp_replicate=2", 0), {"dp_shard=2,tp=2", 3}, {"pp=2", 0}, {"pp=2,dp_shard=2", 3}}) {
     Setting cut = whole;
     cut.mesh = mesh;
     cut.zero = zero;

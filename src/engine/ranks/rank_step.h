@@ -99,7 +99,7 @@ class RankStep {
       program->abandon();
     }
     RankProgram::Verified counted = {};  // that stats have
-    ProgramParts::Inputs inputs;  // of the program that it is the first to have, until it runs
+    ProgramParts::Inputs inputs;         // of the program that it is the first to have, until it runs
     std::vector<std::unique_ptr<EventUpdate>> updates;
     bool draws = false;  // random numbers
     // Of one path of the step: by event that reads a number, which of the numbers that its code reads it is; what the

@@ -34,7 +34,8 @@ struct StageCost {
 // UserError where it is never, with the least that does. A budget "auto" takes the most that is recomputed for no more
 // of the step's time than of a step in one piece, if that takes less memory; it is returned with what it was weighed
 // against.
-std::optional<AutoBudget> plan_within(const Graph& micro_batch, StageCuts& cuts, const CompileOptions& options,
-                                      const std::function<StageCost(StageParts parts, const MemoryBudget& budget)>& plan);
+std::optional<AutoBudget> plan_within(
+    const Graph& micro_batch, StageCuts& cuts, const CompileOptions& options,
+    const std::function<StageCost(StageParts parts, const MemoryBudget& budget)>& plan);
 
 }  // namespace stepc

@@ -21,7 +21,8 @@ class StageRun {
   // Plans this rank's functions, and tells `state` what of the program they have. All ranks make theirs together:
   // UserError where they came to other cuts or other calls, or ranks of one stage to other plans. `options`: of the
   // mesh without stages, which is that of `state` too; its budget is what a rank may take, `held` bytes of the
-  // program's tensors among it. All micro-batches draw from one seed, as a whole step's plan does, each the numbers of its rows.
+  // program's tensors among it. All micro-batches draw from one seed, as a whole step's plan does, each the numbers of
+  // its rows.
   StageRun(StageParts parts, const StageRanks& ranks, KernelSources& kernels, const CompileOptions& options,
            const Verify& verify, ShardedState& state, uint64_t held = 0);
   StageRun(const StageRun&) = delete;

@@ -89,7 +89,8 @@ const std::vector<Key>& run_config_keys() {
       {"train.micro_batches",
        at(&R::train, &R::Train::micro_batches),
        between(1, 1e6),
-       "micro-batches per optimizer step, whose gradients are added up in float32; in fast mode they draw what one batch "
+       "micro-batches per optimizer step, whose gradients are added up in float32; in fast mode they draw what one "
+       "batch "
        "of all rows would",
        {},
        {"grad_accum", "gradient_accumulation_steps", "gradient_accumulation"}},

@@ -217,8 +217,7 @@ StepResult RankLearner::step(const Batch& batch, double lr) {
 
 StepResult RankLearner::step_whole(RankProgram& program, const Batch& batch) {
   note_run_of(program);
-  const std::vector<at::Tensor> made =
-      program.step(batch.all_rows(), is_timed_ ? &timed_[&program] : nullptr).outputs;
+  const std::vector<at::Tensor> made = program.step(batch.all_rows(), is_timed_ ? &timed_[&program] : nullptr).outputs;
   return {made[0].item<double>(), made[1].item<double>(), made[2].item<double>() != 0};
 }
 
@@ -241,7 +240,7 @@ StepResult RankLearner::step_in_parts(Programs& programs, const Batch& batch) {
     for (int64_t i = 0; is_first && i < losses.size(0); ++i) result.loss += losses[i].item<double>();
     stages_->sum_shared_gradients(stages_->cuts().holders());
     doing_ = Doing::kUnknown;
-    if (update->cut().draws) write_generator(generator, draws);  // one seed for both
+    if (update->cut().draws) write_generator(generator, draws);                           // one seed for both
     if (is_first && update->programs().size() == 1) note_run_of(*update->programs()[0]);  // of the only stage
     const std::vector<at::Tensor> made = update->run([&](int64_t) { return overflow; }, watch);
     if (is_first) result.grad_norm = made[0][0].item<double>();
