@@ -12,8 +12,8 @@ Graph drawing(int64_t rows) {
   return parse_graph(str(R"(stepc.graph 1
 input %0: i64[2] = rng ""
 input %1: f32[{0}, 3] = batch "0"
-%2: f32[{0}, 3] = random_uniform(%0) {{dtype=f32, shape=[{0}, 3], stream=2}}
-%3: f32[{0}, 3] = mul(%1, %2)
+%2: f32[{0}, 3] = random_uniform(%0) {{dtype=f32, shape=[{0}, 3], stream=2}} | forward "m"
+%3: f32[{0}, 3] = mul(%1, %2) | forward "m"
 return %3
 )",
                          rows));
