@@ -29,7 +29,7 @@ struct Parallel {
   // of ranks; ranks that share rows (along tp, cp) give the same. kGlobal: the batch, the same on every rank.
   enum class Batch : uint8_t { kLocal, kGlobal };
 
-  std::vector<MeshAxis> axes;  // a size of -1: the ranks that the others leave
+  std::vector<MeshAxis> axes = {};  // a size of -1: the ranks that the others leave
   // "auto": the axes that are not given are chosen with the step's first plan (engine/ranks/choose_mesh.h), and how
   // many micro-batches where there is one.
   bool is_searched = false;

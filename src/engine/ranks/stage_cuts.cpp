@@ -109,7 +109,8 @@ Graph rank_graph_of(const VirtualPlan& captured, KernelSources& kernels, Compile
     std::erase_if(whole.strategy.mesh.axes, [](const MeshAxis& axis) { return axis.name == kMicroBatchAxis; });
     strategy.context = strategy.mesh.find("cp") ? plan_fast(captured.trace, kernels, whole).context : Context::kGather;
   }
-  Graph whole = functionalise(captured.trace);
+  verify(captured.trace);
+  const Graph whole = functionalise(captured.trace);
   Graph graph = rank_graph(turn ? draw_as_rows(whole, *turn) : whole, strategy);
   keep_parameters(strategy, graph);
   return graph;
