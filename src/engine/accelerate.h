@@ -99,10 +99,11 @@ class Accelerated {
     (append(input.tensors, tensors_in(batch)), ...);
     return input;
   }
-  // The user's function on other tensors in the places of the batch's.
+  // The user's function on other tensors in the places of the batch's, which outlives it.
   template <class... Batch>
-  Step::StepOnFn on_others(const Batch&... batch) {
-    return [this, others = std::tuple<Batch...>(batch...)](const std::vector<at::Tensor>& tensors) mutable {
+  auto on_others(const Batch&... batch) {
+    return [this, &batch...](const std::vector<at::Tensor>& tensors) {
+      std::tuple<Batch...> others(batch...);
       size_t next = 0;
       for_each_tensor_in(others, [&](at::Tensor& tensor) { tensor = tensors[next++]; });
       return std::apply([&](const Batch&... other) { return call(other...); }, others);
