@@ -70,7 +70,7 @@ bool uses_generator(const Schedule& schedule) {
 
 }  // namespace
 
-void RankStep::capture(const StepInput& input, const StepOnFn& step, const Numbers& numbers) {
+void RankStep::capture(const StepInput& input, const StepOnFn& step, const Numbers& numbers, bool takes) {
   together(*ranks_, [&] { rows_.check_dims(input); });
   VirtualPlan captured;
   bool made_state = false;
@@ -112,7 +112,7 @@ void RankStep::capture(const StepInput& input, const StepOnFn& step, const Numbe
     stats_.capture_seconds += captured.seconds;
     stats_.eager_peak_bytes = captured.step_bytes_lower_bound;
     add_plan(std::move(captured), input);
-    if (!is_ahead_) take_inputs(plans_.front());
+    if (takes) take_inputs(plans_.front());
   } catch (...) {
     take_back();
     throw;

@@ -128,9 +128,7 @@ bool RankStep::plan(const StepInput& given, const StepOnFn& step) {
   look_at_python();
   const StepInput input = contiguous(given);
   program_.refresh();
-  is_ahead_ = true;
-  if (find(signature(list_tensors(program_, input), input)) == nullptr) capture(input, step);
-  is_ahead_ = false;
+  if (find(signature(list_tensors(program_, input), input)) == nullptr) capture(input, step, {}, /*takes=*/false);
   return true;
 }
 

@@ -128,7 +128,8 @@ class RankStep {
   RankPlan* find(const std::string& signature);
   // `numbers`: of the path on which the step's own code reads these; none: whatever can be captured.
   using Numbers = std::optional<std::vector<Arg>>;
-  void capture(const StepInput& input, const StepOnFn& step, const Numbers& numbers = {});
+  // `takes`: what the plan has of the program, right then.
+  void capture(const StepInput& input, const StepOnFn& step, const Numbers& numbers = {}, bool takes = true);
   // Of a plan that is a path; nothing: the step has taken another one, whose plan is there by now.
   std::optional<StepOutput> follow(Call& call, const StepInput& input, const StepOnFn& step);
   // The step's own code on the numbers that its plan has read so far. Where it makes other calls than the plan has up
@@ -196,7 +197,6 @@ class RankStep {
   SharedMemory shared_;
   std::list<RankPlan> plans_;       // most recently used first
   bool is_begun_ = false;           // by its first call
-  bool is_ahead_ = false;           // plans are made while the program may have no values
   int64_t trained_ = 0;             // calls with gradients, those of the checkpoint among them that was loaded
   bool is_traced_ = false;          // the step's own code runs beside every replay: nobody sees what it reads
   const RankPlan* next_ = nullptr;  // that find() is to find
