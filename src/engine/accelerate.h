@@ -45,16 +45,10 @@ class Accelerated {
     using Result = std::decay_t<std::invoke_result_t<Fn&, const Batch&...>>;
     const StepInput input = input_of(batch...);
     const auto eager = [&] { return call(batch...); };
-    const auto on_others = [&](const std::vector<at::Tensor>& tensors) {
-      std::tuple<Batch...> others(batch...);
-      size_t next = 0;
-      for_each_tensor_in(others, [&](at::Tensor& tensor) { tensor = tensors[next++]; });
-      return std::apply([&](const Batch&... other) { return call(other...); }, others);
-    };
     if constexpr (std::is_void_v<Result>) {
-      step_->run(input, eager, on_others);
+      step_->run(input, eager, on_others(batch...));
     } else {
-      StepOutput output = step_->run(input, eager, on_others);
+      StepOutput output = step_->run(input, eager, on_others(batch...));
       Result result = *std::static_pointer_cast<Result>(shape_);
       size_t next = 0;
       for_each_tensor_in(result, [&](at::Tensor& tensor) { tensor = std::move(output.tensors[next++]); });
@@ -62,16 +56,19 @@ class Accelerated {
     }
   }
 
-  // With Config::capture "virtual": does the work of the first call before it. capture() plans the step; modules and
-  // optimizers may still be virtual (engine/virtual_door.h). prepare() also verifies the step, without effect. Both
-  // return whether calls will replay the step.
+  // With Config::capture "virtual", or if the step is cut into micro-batches: does the work of the first call before
+  // it. capture() plans the step; modules and optimizers may still be virtual (engine/virtual_door.h). prepare() also
+  // verifies the step, without effect; a step that is cut is verified when it first runs. Both return whether calls
+  // will replay the step.
   template <class... Batch>
   bool capture(const Batch&... batch) {
-    return step_->capture(input_of(batch...), [&] { return call(batch...); });
+    return step_->capture(
+        input_of(batch...), [&] { return call(batch...); }, on_others(batch...));
   }
   template <class... Batch>
   bool prepare(const Batch&... batch) {
-    return step_->prepare(input_of(batch...), [&] { return call(batch...); });
+    return step_->prepare(
+        input_of(batch...), [&] { return call(batch...); }, on_others(batch...));
   }
 
   // From this call on, new plans count as Stats::late_plans, as they do after the first replay.
@@ -102,6 +99,16 @@ class Accelerated {
     StepInput input;
     (append(input.tensors, tensors_in(batch)), ...);
     return input;
+  }
+  // Calls the user's function on other tensors in place of the batch's. The batch outlives the result.
+  template <class... Batch>
+  auto on_others(const Batch&... batch) {
+    return [this, &batch...](const std::vector<at::Tensor>& tensors) {
+      std::tuple<Batch...> others(batch...);
+      size_t next = 0;
+      for_each_tensor_in(others, [&](at::Tensor& tensor) { tensor = tensors[next++]; });
+      return std::apply([&](const Batch&... other) { return call(other...); }, others);
+    };
   }
   // Calls the user's function and lists the tensors of its result.
   template <class... Batch>

@@ -6,6 +6,7 @@
 #include "codegen/cpu_target.h"
 #include "cost/profile.h"
 #include "cost/target_file.h"
+#include "engine/config.h"
 #include "plan/simulate.h"
 
 namespace stepc {
@@ -27,6 +28,13 @@ KnownTarget known_target(const std::filesystem::path& kernel_directory, const Fe
     log().warn("{}", error.what());  // a prediction is no reason to end a run
   }
   return known;
+}
+
+KnownTarget known_target(const Config& config, const Features& features, int threads) {
+  if (!config.target) return known_target(config.kernel_directory, features, threads);
+  USER_CHECK(config.target->threads == threads, "Config::target is one of {} threads, and this process runs with {}",
+             config.target->threads, threads);
+  return {*config.target, !(config.target->rates == Rates())};
 }
 
 Prediction predict(const Schedule& schedule, const KnownTarget& known) {

@@ -10,6 +10,8 @@
 
 namespace stepc {
 
+struct Config;
+
 struct Prediction {
   double seconds = 0;
   bool is_calibrated = false;                        // from this machine's own rates; otherwise from the default's
@@ -22,6 +24,9 @@ struct KnownTarget {
 };
 // This machine as `stepc calibrate` has measured it with this number of threads; else the default with these features.
 KnownTarget known_target(const std::filesystem::path& kernel_directory, const Features& features, int threads);
+
+// That, or Config::target. UserError for one of another number of threads.
+KnownTarget known_target(const Config& config, const Features& features, int threads);
 
 Prediction predict(const Schedule& schedule, const KnownTarget& known);
 

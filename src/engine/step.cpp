@@ -140,7 +140,8 @@ StepOutput Step::keep(PlanEntry& entry, Recording& recording, const StepInput& i
   return std::move(recording.output);
 }
 
-bool Step::capture(const StepInput& input, const EagerFn& user_step) {
+bool Step::capture(const StepInput& input, const EagerFn& user_step, const StepOnFn& step_on) {
+  if (ranks_ != nullptr && step_on) return ranks_->plan(input, step_on);
   if (config_.mode == Mode::kEager || config_.capture != Capture::kVirtual) return false;
   program_->refresh();
   PlanEntry& entry = plans_.find(list_tensors(*program_, input), input);
@@ -148,8 +149,9 @@ bool Step::capture(const StepInput& input, const EagerFn& user_step) {
   return !entry.plans.empty();
 }
 
-bool Step::prepare(const StepInput& input, const EagerFn& user_step) {
-  if (!capture(input, user_step)) return false;
+bool Step::prepare(const StepInput& input, const EagerFn& user_step, const StepOnFn& step_on) {
+  if (!capture(input, user_step, step_on)) return false;
+  if (ranks_ != nullptr && step_on) return true;
   const std::vector<at::Tensor> tensors = list_tensors(*program_, input);
   PlanEntry& entry = plans_.find(tensors, input);
   Plan::Outcome outcome;
@@ -344,6 +346,7 @@ std::optional<Prediction> Step::prediction() const {
 }
 
 std::optional<Target> Step::weighed_with() const {
+  if (ranks_ != nullptr) return ranks_->weighed_with();
   const Plan* plan = plans_.latest();
   return plan != nullptr && plan->weighed() ? std::optional(plan->known().target) : std::nullopt;
 }

@@ -42,11 +42,12 @@ class Step {
   bool is_on_ranks() const { return ranks_ != nullptr; }
   RankStep& on_ranks() { return *ranks_; }
 
-  // With Config::capture "virtual": captures and plans the step for such an input, without memory for the step and
-  // without the program's values. Returns whether that was possible.
-  bool capture(const StepInput& input, const EagerFn& user_step);
-  // The same, and verifies the plan without effect. Returns whether run() will replay it.
-  bool prepare(const StepInput& input, const EagerFn& user_step);
+  // With Config::capture "virtual", or with Config::parallel in one process: captures and plans the step for such an
+  // input, without memory for the step and without the program's values. Returns whether that was possible.
+  bool capture(const StepInput& input, const EagerFn& user_step, const StepOnFn& step_on = {});
+  // The same, and verifies the plan without effect; a step with Config::parallel is verified when it first runs.
+  // Returns whether run() will replay it.
+  bool prepare(const StepInput& input, const EagerFn& user_step, const StepOnFn& step_on = {});
   // Compiles the step for such an input: as prepare() does, or by running the step until it is replayed, and undoing
   // the runs. Returns whether run() will replay it.
   bool compile(const StepInput& input, const EagerFn& user_step);

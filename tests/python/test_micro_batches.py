@@ -50,6 +50,32 @@ def test_holds_less_and_draws_the_same():
         assert step.stats["measured_peak_bytes"] <= 1.02 * step.stats["planned_peak_bytes"]
 
 
+def noisy(training):
+    def step(ids):
+        made = training.step(ids)
+        with torch.no_grad():
+            for one in training.model.parameters():
+                one.add_(torch.randn_like(one), alpha=1e-2)
+        return made
+    return step
+
+
+def test_what_follows_the_micro_batches_draws_as_the_step_does():
+    """Behind masks of dropout, and the generator goes on as it does."""
+    losses, states, generators = [], [], []
+    for config in ({"capture": "virtual"}, {"micro_batches": 4}):
+        training = Training(lambda: gpt2(0.3), lambda parameters: torch.optim.SGD(parameters, lr=1e-2))
+        torch.manual_seed(7)
+        step = stepc.accelerate(noisy(training), config=stepc.Config(**config))
+        losses.append(torch.tensor(training.run(step, batches(3, ROWS))))
+        states.append(training.state()), generators.append(torch.get_rng_state())
+        assert step.stats["replays"] == 3
+    torch.testing.assert_close(losses[1], losses[0], rtol=0, atol=1e-10)
+    for name, one in states[0].items():
+        torch.testing.assert_close(states[1][name], one, rtol=0, atol=1e-10, msg=name)
+    assert torch.equal(*generators)
+
+
 def test_stays_within_a_budget():
     deep = lambda: gpt2(layers=2)
     wanted, _ = run(Training(deep))

@@ -1,4 +1,4 @@
-// A step in parts is the step in one piece.
+// A step in micro-batches is the step in one piece.
 #include "train/step/training_step.h"
 
 #include <gtest/gtest.h>
@@ -34,6 +34,13 @@ class TrainingStepTest : public ::testing::Test {
   [[nodiscard]] ChosenOptimizer optimizer_of(const models::Decoder& model) const {
     return choose_optimizer(config_, models::trainable_parameters(model));
   }
+  [[nodiscard]] Accelerated<TrainStep> step_of(const models::Decoder& model, const ChosenOptimizer& optimizer,
+                                               int64_t micro_batches, const Config& engine) const {
+    RunConfig config = config_;
+    config.train.micro_batches = micro_batches;
+    config.optim.clip = kClip;
+    return accelerated_step(model, optimizer, config, engine);
+  }
   static Batch batch(int64_t micro_batches, int64_t step) {
     const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(step));
     Batch batch;
@@ -48,25 +55,27 @@ class TrainingStepTest : public ::testing::Test {
     return config;
   }
 
+  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+  static bool are_equal(const Results& a, const Results& b) {
+    return at::equal(std::get<0>(a), std::get<0>(b)) && at::equal(std::get<1>(a), std::get<1>(b)) &&
+           at::equal(std::get<2>(a), std::get<2>(b));
+  }
+
   RunConfig config_;
   models::DecoderConfig shape_;
 };
 
-// Bit by bit: what is held begins at zero, to which the first gradient is added. In float16 with its loss scale, too.
-TEST_F(TrainingStepTest, InPartsIsTheStepInOnePiece) {
+// Bit by bit, where the recorded calls run. In float16 with its loss scale, too.
+TEST_F(TrainingStepTest, RecordedCallsAreTheStepItself) {
   for (const char* compute : {"float32", "bfloat16", "float16"}) {
     config_.model.compute = compute;
     models::Decoder plain = model(), accelerated = model();
     const ChosenOptimizer plain_optimizer = optimizer_of(plain), optimizer = optimizer_of(accelerated);
-    const TrainStep whole = make_train_step(plain, plain_optimizer, kClip);
-    TrainingStep parts(accelerated, optimizer, kClip, /*micro_batches=*/3, engine(Mode::kExact));
-    for (int64_t step = 0; step < 6; ++step) {
-      const Batch one = batch(3, step);
-      const auto [loss, norm, skipped] = whole(one.tensors());
-      const auto [loss_of_parts, norm_of_parts, skipped_by_parts] = parts(one);
-      EXPECT_TRUE(at::equal(loss, loss_of_parts)) << compute << step;
-      EXPECT_TRUE(at::equal(norm, norm_of_parts)) << compute << step;
-      EXPECT_TRUE(at::equal(skipped, skipped_by_parts)) << compute << step;
+    const TrainStep whole = make_train_step(plain, plain_optimizer, kClip, /*micro_batches=*/3);
+    Accelerated<TrainStep> step = step_of(accelerated, optimizer, 3, engine(Mode::kExact));
+    for (int64_t i = 0; i < 6; ++i) {
+      const Batch one = batch(3, i);
+      EXPECT_TRUE(are_equal(whole(one.all_rows()), step(one.all_rows()))) << compute << i;
     }
     const auto expected = plain_optimizer.optimizer->named_state(), found = optimizer.optimizer->named_state();
     ASSERT_EQ(expected.size(), found.size());
@@ -74,8 +83,32 @@ TEST_F(TrainingStepTest, InPartsIsTheStepInOnePiece) {
       EXPECT_TRUE(at::equal(expected[i].second, found[i].second)) << compute << expected[i].first;
     for (size_t i = 0; i < plain->parameters().size(); ++i)
       EXPECT_TRUE(at::equal(plain->parameters()[i], accelerated->parameters()[i])) << compute << i;
-    EXPECT_TRUE(parts.is_settled());
-    EXPECT_EQ(parts.stats().plans, 2U) << compute;
+    EXPECT_GE(step.stats().replays, 3U);
+    EXPECT_EQ(step.stats().plans, 1U) << compute;
+  }
+}
+
+// The same micro-batches in a loop, and cut out of one step: sums of other order, and in narrow types each gradient is
+// rounded before it is added in float32.
+TEST_F(TrainingStepTest, CutIsTheLoop) {
+  for (const auto& [compute, error] : {std::pair("float64", 1e-12), {"bfloat16", 2e-2}, {"float16", 1e-2}}) {
+    config_.model.compute = compute;
+    models::Decoder plain = model(), accelerated = model();
+    const ChosenOptimizer plain_optimizer = optimizer_of(plain), optimizer = optimizer_of(accelerated);
+    const TrainStep loop = make_train_step(plain, plain_optimizer, kClip, 3);
+    Accelerated<TrainStep> step = step_of(accelerated, optimizer, 3, engine(Mode::kFast));
+    for (int64_t i = 0; i < 4; ++i) {
+      const std::vector<at::Tensor> rows = batch(3, i).all_rows();
+      const auto [loss, norm, skipped] = loop(rows);
+      const auto [cut_loss, cut_norm, cut_skipped] = step(rows);
+      EXPECT_NEAR(loss.item<double>(), cut_loss.item<double>(), error * loss.item<double>()) << compute << i;
+      EXPECT_NEAR(norm.item<double>(), cut_norm.item<double>(), error * norm.item<double>()) << compute << i;
+      EXPECT_TRUE(at::equal(skipped, cut_skipped)) << compute << i;
+    }
+    EXPECT_EQ(step.stats().replays, 4U);
+    EXPECT_EQ(step.stats().eager_calls, 0U);
+    EXPECT_TRUE(step.stats().warnings.empty());
+    for (const at::Tensor& parameter : accelerated->parameters()) EXPECT_FALSE(parameter.grad().defined());
   }
 }
 
@@ -89,26 +122,30 @@ TEST_F(TrainingStepTest, PlansDoNotGrowWithMicroBatches) {
     std::optional<VirtualRegion> region(std::in_place);
     models::Decoder decoder(shape_);
     const ChosenOptimizer optimizer = optimizer_of(decoder);
-    TrainingStep step(decoder, optimizer, kClip, counts[i], config);
+    Accelerated<TrainStep> step = step_of(decoder, optimizer, counts[i], config);
     region.reset();
-    ASSERT_TRUE(step.capture(batch(counts[i], 0)));
+    ASSERT_TRUE(step.capture(batch(counts[i], 0).all_rows()));
     stats[i] = step.stats();
     EXPECT_NE(step.memory_text(), "");
+    EXPECT_TRUE(step.prediction().has_value());
   }
   EXPECT_EQ(stats[0].instructions, stats[1].instructions);
   EXPECT_EQ(stats[0].planned_peak_bytes, stats[1].planned_peak_bytes);
   EXPECT_EQ(stats[0].state_bytes, stats[1].state_bytes);
 }
 
-// Of one device, where its weights stand elsewhere between its two gradients.
-TEST_F(TrainingStepTest, WsamStaysWhole) {
+// Its second gradient begins with the whole of the first.
+TEST_F(TrainingStepTest, WsamTakesMicroBatchesInALoop) {
   config_.optim.name = "wsam";
-  models::Decoder decoder = model();
-  const ChosenOptimizer optimizer = optimizer_of(decoder);
-  EXPECT_FALSE(is_in_parts(optimizer, 4));
-  TrainingStep step(decoder, optimizer, kClip, 4, engine(Mode::kEager));
-  step(batch(4, 0));
-  for (const at::Tensor& parameter : decoder->parameters()) EXPECT_FALSE(parameter.grad().defined());
+  models::Decoder plain = model(), accelerated = model();
+  const ChosenOptimizer plain_optimizer = optimizer_of(plain), optimizer = optimizer_of(accelerated);
+  const TrainStep whole = make_train_step(plain, plain_optimizer, kClip, 4);
+  Accelerated<TrainStep> step = step_of(accelerated, optimizer, 4, engine(Mode::kFast));
+  for (int64_t i = 0; i < 4; ++i) {
+    const double loss = std::get<0>(whole(batch(4, i).all_rows())).item<double>();
+    EXPECT_NEAR(std::get<0>(step(batch(4, i).all_rows())).item<double>(), loss, 1e-2 * loss);
+  }
+  EXPECT_GT(step.stats().replays, 0U);
 }
 
 // What the update alone needs is there while a micro-batch runs, and counts against its budget.
@@ -116,14 +153,46 @@ TEST_F(TrainingStepTest, ABudgetIsOfAllThatIsThere) {
   models::Decoder decoder = model();
   const ChosenOptimizer optimizer = optimizer_of(decoder);
   Config config = engine(Mode::kFast);
-  TrainingStep free(decoder, optimizer, kClip, 2, config);
-  for (int64_t step = 0; step < 4; ++step) free(batch(2, step));
+  Accelerated<TrainStep> free = step_of(decoder, optimizer, 2, config);
+  for (int64_t step = 0; step < 4; ++step) free(batch(2, step).all_rows());
   const Stats unbound = free.stats();
-  config.memory_budget = {MemoryBudget::Kind::kBytes,
-                          unbound.state_bytes + unbound.planned_peak_bytes - unbound.planned_peak_bytes / 10};
-  TrainingStep bound(decoder, optimizer, kClip, 2, config);
-  for (int64_t step = 0; step < 4; ++step) bound(batch(2, step));
-  EXPECT_LE(bound.stats().planned_peak_bytes, unbound.planned_peak_bytes - unbound.planned_peak_bytes / 10);
+  const uint64_t less = unbound.planned_peak_bytes / 10;
+  config.memory_budget = {MemoryBudget::Kind::kBytes, unbound.state_bytes + unbound.planned_peak_bytes - less};
+  Accelerated<TrainStep> bound = step_of(decoder, optimizer, 2, config);
+  for (int64_t step = 0; step < 4; ++step) bound(batch(2, step).all_rows());
+  EXPECT_LE(bound.stats().planned_peak_bytes, unbound.planned_peak_bytes - less);
+}
+
+// Masks of dropout, and of weights that are rounded by chance, are those of the undivided batch.
+TEST_F(TrainingStepTest, DrawsAreThoseOfTheWholeBatch) {
+  for (const auto& [compute, dropout, error] : {std::tuple("float64", 0.3, 1e-10), {"bfloat16", 0.0, 2e-2}}) {
+    config_.model.compute = compute;
+    config_.optim.master_weights = dropout > 0;
+    std::vector<std::vector<double>> numbers;
+    std::vector<at::Tensor> generators;
+    for (const int64_t micro_batches : {1, 4}) {
+      models::Decoder decoder = model();
+      models::LoraConfig adapters;
+      adapters.dropout = dropout;
+      adapters.target_modules = {"all-linear"};
+      if (dropout > 0) models::add_adapters(decoder, adapters, 1);
+      const ChosenOptimizer optimizer = optimizer_of(decoder);
+      Config config = engine(Mode::kFast);
+      config.capture = Capture::kVirtual;
+      Accelerated<TrainStep> step = step_of(decoder, optimizer, micro_batches, config);
+      at::manual_seed(7);
+      std::vector<double>& all = numbers.emplace_back();
+      for (int64_t i = 0; i < 4; ++i) {
+        const auto [loss, norm, skipped] = step(batch(4, i).all_rows());
+        all.push_back(loss.item<double>());
+        all.push_back(norm.item<double>());
+      }
+      generators.push_back(at::globalContext().defaultGenerator(at::kCPU).get_state());
+    }
+    for (size_t i = 0; i < numbers[0].size(); ++i)
+      EXPECT_NEAR(numbers[1][i], numbers[0][i], error * numbers[0][i]) << compute << i;
+    EXPECT_TRUE(at::equal(generators[0], generators[1])) << compute;
+  }
 }
 
 }  // namespace

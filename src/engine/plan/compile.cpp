@@ -121,11 +121,6 @@ PlannedGraph plan_fast(const Trace& trace, KernelSources& kernels, const Compile
   return plan_graph(captured_graph(trace, options), options.function == nullptr ? &trace : nullptr, how);
 }
 
-Graph rank_graph(const Trace& trace, const CompileOptions& options) {
-  verify(trace);
-  return rank_graph(functionalise(trace), options.strategy);
-}
-
 //   exact   Trace --from_trace--> Schedule --bind--> Executor
 Compiled compile_exact(const Trace& trace, int threads, bool device_graphs) {
   const auto begin = Clock::now();

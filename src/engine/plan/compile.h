@@ -30,9 +30,6 @@ Schedule plan_exact(const Trace& trace, int threads);
 // Throws UserError for a step that a Graph cannot express.
 PlannedGraph plan_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options);
 
-// One rank's step of the strategy's mesh as core ops, before memory is decided. It is what gets cut into functions.
-Graph rank_graph(const Trace& trace, const CompileOptions& options);
-
 struct Compiled {
   std::unique_ptr<Executor> executor;
   GraphSchedule plan;  // fast mode: facts beside the Schedule, which the executor has

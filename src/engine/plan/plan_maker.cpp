@@ -49,13 +49,8 @@ PlanOptions PlanMaker::options_for(PlanForm form) {
 
 // Measured rates count for what runs only where that was asked for.
 KnownTarget PlanMaker::target_to_weigh_with(const KernelSources* kernels) const {
-  const int threads = at::get_num_threads();
   if (config_.memory_budget.kind != MemoryBudget::Kind::kAuto || kernels == nullptr) return {};
-  if (!config_.target) return known_target(config_.kernel_directory, features_of(kernels->micro_kernels), threads);
-  USER_CHECK(config_.target->threads == threads,
-             "Config::target was measured with {} threads, and this process runs with {}", config_.target->threads,
-             threads);
-  return {*config_.target, !(config_.target->rates == Rates())};
+  return known_target(config_, features_of(kernels->micro_kernels), at::get_num_threads());
 }
 
 std::shared_ptr<Plan> PlanMaker::make_virtually(PlanForm form, const StepInput& input,

@@ -21,6 +21,8 @@ constexpr std::chrono::minutes kToMeet{30};
 
 }  // namespace
 
+Parallel in_micro_batches(int64_t count) { return {.micro_batches = count, .ranks = Ranks::threads(1)[0]}; }
+
 Parallel::Batch parse_batch(std::string_view text) {
   if (text == "local") return Parallel::Batch::kLocal;
   if (text == "global") return Parallel::Batch::kGlobal;

@@ -29,7 +29,7 @@ struct Parallel {
   // of ranks; ranks that share rows (along tp, cp) give the same. kGlobal: the batch, the same on every rank.
   enum class Batch : uint8_t { kLocal, kGlobal };
 
-  std::vector<MeshAxis> axes;  // a size of -1: the ranks that the others leave
+  std::vector<MeshAxis> axes = {};  // a size of -1: the ranks that the others leave
   // "auto": the axes that are not given are chosen with the step's first plan (engine/ranks/choose_mesh.h), and how
   // many micro-batches where there is one.
   bool is_searched = false;
@@ -61,6 +61,9 @@ struct Parallel {
   Launch launch = {};                 // who this process is; `launch_of(std::getenv)` asks whoever started it
   std::shared_ptr<Ranks> ranks = {};  // met already; none: those of `launch`, met once a process
 };
+
+// Of this process alone, whoever has launched it: its step is cut into so many.
+Parallel in_micro_batches(int64_t count);
 
 // "local" or "global". UserError otherwise.
 Parallel::Batch parse_batch(std::string_view text);

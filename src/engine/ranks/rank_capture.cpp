@@ -70,7 +70,7 @@ bool uses_generator(const Schedule& schedule) {
 
 }  // namespace
 
-void RankStep::capture(const StepInput& input, const StepOnFn& step, const Numbers& numbers) {
+void RankStep::capture(const StepInput& input, const StepOnFn& step, const Numbers& numbers, bool takes) {
   together(*ranks_, [&] { rows_.check_dims(input); });
   VirtualPlan captured;
   bool made_state = false;
@@ -112,6 +112,7 @@ void RankStep::capture(const StepInput& input, const StepOnFn& step, const Numbe
     stats_.capture_seconds += captured.seconds;
     stats_.eager_peak_bytes = captured.step_bytes_lower_bound;
     add_plan(std::move(captured), input);
+    if (takes) take_inputs(plans_.front());
   } catch (...) {
     take_back();
     throw;
@@ -128,16 +129,15 @@ void RankStep::add_plan(VirtualPlan captured, const StepInput& input) {
   options.strategy = strategy_;
   RankPlan plan;
   plan.is_path = captured.is_path;
-  ProgramParts::Inputs taken;
   if (pipeline_ != Pipeline()) {
     plan_staged(plan, std::move(captured), options);
-    taken = plan.staged->program_inputs();
+    plan.inputs = plan.staged->program_inputs();
   } else {
     plan.program =
         std::make_unique<RankProgram>(std::move(captured), *kernels_, options, config_.verify, ranks_, parts_.state());
     together(*ranks_, [&] { rows_.check_writes(plan.program->graph(), input, copied_); });
     for (const ScheduleInput& one : plan.program->schedule().inputs)
-      if (is_of_program(one.kind) && one.kind != InputKind::kBatch) taken.emplace_back(one.kind, one.key);
+      if (is_of_program(one.kind) && one.kind != InputKind::kBatch) plan.inputs.emplace_back(one.kind, one.key);
     keep_parameters(strategy_, plan.program->graph());
   }
   const std::vector<at::Tensor> tensors = list_tensors(program_, input);
@@ -151,7 +151,6 @@ void RankStep::add_plan(VirtualPlan captured, const StepInput& input) {
       plan.updates.push_back(std::make_unique<EventUpdate>(trace, e, program_.keys()));
   }
   plan.draws = plan.staged ? plan.staged->draws() : uses_generator(plan.program->schedule());
-  if (!parts_.take(taken)) warn_that_parameters_differ();
   count(plan);
   plans_.push_front(std::move(plan));
   next_ = &plans_.front();
@@ -216,8 +215,8 @@ void RankStep::agree_on_machine() {
   const blocked::MicroKernels own = kernels_          ? kernels_->micro_kernels
                                     : config_.kernels ? config_.kernels->micro_kernels
                                                       : probe_micro_kernels();
-  CommonMachine common = common_machine(
-      host_cpu(), own, known_target(config_.kernel_directory, features_of(own), at::get_num_threads()), *ranks_);
+  CommonMachine common =
+      common_machine(host_cpu(), own, known_target(config_, features_of(own), at::get_num_threads()), *ranks_);
   known_ = common.known;
   if (!common.told.empty()) warn_once(common.told);
   if (kernels_ != nullptr) return;

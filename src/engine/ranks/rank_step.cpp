@@ -110,14 +110,30 @@ void RankStep::check_replicas() {
                unlike);
 }
 
+void RankStep::look_at_python() {
+  if (std::exchange(is_begun_, true)) return;
+  const std::string why = config_.python == PythonMode::kAuto ? program_.why_unwatched() : std::string();
+  if (!why.empty()) program_.trace(why);
+  is_traced_ = !why.empty() || config_.python == PythonMode::kTrace;
+  if (is_traced_) log().info("the step's Python runs beside every replay, on shapes and on the numbers that it reads");
+}
+
+// Before it runs.
+void RankStep::take_inputs(RankPlan& plan) {
+  if (!parts_.take(std::exchange(plan.inputs, {}))) warn_that_parameters_differ();
+}
+
+bool RankStep::plan(const StepInput& given, const StepOnFn& step) {
+  if (ranks() > 1) return false;
+  look_at_python();
+  const StepInput input = contiguous(given);
+  program_.refresh();
+  if (find(signature(list_tensors(program_, input), input)) == nullptr) capture(input, step, {}, /*takes=*/false);
+  return true;
+}
+
 StepOutput RankStep::take(const StepInput& given, const StepOnFn& step) {
-  if (!std::exchange(is_begun_, true)) {
-    const std::string why = config_.python == PythonMode::kAuto ? program_.why_unwatched() : std::string();
-    if (!why.empty()) program_.trace(why);
-    is_traced_ = !why.empty() || config_.python == PythonMode::kTrace;
-    if (is_traced_)
-      log().info("the step's Python runs beside every replay, on shapes and on the numbers that it reads");
-  }
+  look_at_python();
   const StepInput input = contiguous(given);
   int paths = 0;
   for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
@@ -135,6 +151,7 @@ StepOutput RankStep::take(const StepInput& given, const StepOnFn& step) {
         call.plan = nullptr;
       }
       if (!parts_.take(call.moved)) warn_that_parameters_differ();
+      if (call.plan != nullptr) take_inputs(*call.plan);
       if (call.plan != nullptr && !call.plan->is_path) return replay(*call.plan, input);
       if (call.plan != nullptr) {
         if (std::optional<StepOutput> output = follow(call, input, step)) return std::move(*output);
@@ -370,6 +387,8 @@ void RankStep::count(const RankPlan& plan) {
   stats_.layout_algorithm = schedule.layout_algorithm;
   stats_.planning_seconds += seconds;
   stats_.state_bytes = parts_.state().bytes();
+  if (plan.staged && plan.staged->weighed())
+    stats_.auto_budget = to_text(*plan.staged->weighed(), known_.is_calibrated);
   log().info("captured {} calls, planned {} for {} instructions, {} of them collectives, on rank {} of {} in {:.2f} s",
              stats_.nodes, human_bytes(stats_.planned_peak_bytes), stats_.instructions, collectives, ranks_->rank(),
              to_text(strategy_.mesh), seconds);
@@ -396,6 +415,11 @@ std::optional<Prediction> RankStep::prediction() const {
   if (latest() == nullptr) return std::nullopt;
   if (plans_.front().staged) return Prediction{plans_.front().staged->predicted_seconds(), known_.is_calibrated};
   return predict(latest()->schedule(), target());
+}
+
+std::optional<Target> RankStep::weighed_with() const {
+  if (latest() == nullptr || budget_.kind != MemoryBudget::Kind::kAuto) return std::nullopt;
+  return target().target;
 }
 
 std::optional<Profile> RankStep::finish_profile() {

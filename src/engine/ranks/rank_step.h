@@ -52,6 +52,9 @@ class RankStep {
   [[nodiscard]] int64_t rank() const { return ranks_->rank(); }
   [[nodiscard]] int64_t ranks() const { return ranks_->ranks(); }
 
+  // In one process: plans the step for such an input before it runs, where that has not been; the program may have no
+  // values yet. Whether that could be.
+  bool plan(const StepInput& input, const StepOnFn& step);
   // One training step. What it returns is what one rank would return of the whole batch, on every rank.
   StepOutput run(const StepInput& input, const StepOnFn& step);
 
@@ -71,6 +74,8 @@ class RankStep {
   // Every rank's memory, one line each.
   [[nodiscard]] std::string report_of_all() const;
   [[nodiscard]] std::optional<Prediction> prediction() const;
+  // With memory budget "auto": what plans are weighed with.
+  [[nodiscard]] std::optional<Target> weighed_with() const;
   // The latest plan; of a pipeline the function of it that takes most memory.
   [[nodiscard]] const RankProgram* latest() const;
   [[nodiscard]] const Trace* latest_trace() const { return plans_.empty() ? nullptr : &plans_.front().trace(); }
@@ -95,6 +100,7 @@ class RankStep {
       program->abandon();
     }
     RankProgram::Verified counted = {};  // that stats have
+    ProgramParts::Inputs inputs;         // of the program that it is the first to have, until it runs
     std::vector<std::unique_ptr<EventUpdate>> updates;
     bool draws = false;  // random numbers
     // Of one path of the step: by event that reads a number, which of the numbers that its code reads it is; what the
@@ -114,6 +120,8 @@ class RankStep {
   };
 
   StepOutput take(const StepInput& given, const StepOnFn& step);
+  void look_at_python();
+  void take_inputs(RankPlan& plan);
   void check_replicas();
   StepInput contiguous(const StepInput& given);
   Call begin(const StepInput& input);
@@ -121,7 +129,8 @@ class RankStep {
   RankPlan* find(const std::string& signature);
   // `numbers`: of the path on which the step's own code reads these; none: whatever can be captured.
   using Numbers = std::optional<std::vector<Arg>>;
-  void capture(const StepInput& input, const StepOnFn& step, const Numbers& numbers = {});
+  // `takes`: what the plan has of the program, right then.
+  void capture(const StepInput& input, const StepOnFn& step, const Numbers& numbers = {}, bool takes = true);
   // Of a plan that is a path; nothing: the step has taken another one, whose plan is there by now.
   std::optional<StepOutput> follow(Call& call, const StepInput& input, const StepOnFn& step);
   // The step's own code on the numbers that its plan has read so far. Where it makes other calls than the plan has up

@@ -22,18 +22,21 @@ constexpr double kShares[] = {1, 0.5, 0.25, 0};
 
 using PlanFn = std::function<StageCost(StageParts parts, const MemoryBudget& budget)>;
 
-void plan_by_time(const Graph& micro_batch, StageCuts& cuts, RecomputeOptions recompute, const MemoryBudget& budget,
-                  const PlanFn& plan) {
+AutoBudget plan_by_time(const Graph& micro_batch, StageCuts& cuts, RecomputeOptions recompute,
+                        const MemoryBudget& budget, const PlanFn& plan) {
   const double most_extra = recompute.most_extra;
   const StageCost without = plan(cuts.micro_batch(micro_batch), {});
+  const auto weighed = [&](const StageCost& chosen) {
+    return AutoBudget{{chosen.seconds, chosen.bytes}, {without.seconds, without.bytes}};
+  };
   for (const double share : kShares) {
     if (share > 0 && cuts.order().stages == 1) continue;
     recompute.most_extra = share * most_extra;
     const StageCost cost =
         plan(cuts.micro_batch(share > 0 ? cuts.recomputed(micro_batch, recompute).graph : micro_batch), budget);
-    if (cost.bytes < without.bytes && cost.seconds <= (1 + most_extra) * without.seconds) return;
+    if (cost.bytes < without.bytes && cost.seconds <= (1 + most_extra) * without.seconds) return weighed(cost);
   }
-  plan(cuts.micro_batch(micro_batch), {});
+  return weighed(plan(cuts.micro_batch(micro_batch), {}));
 }
 }  // namespace
 
@@ -61,7 +64,8 @@ MemoryBudget budget_of_function(const MemoryBudget& budget, const Graph& functio
   return beside(budget, others - std::min(others, bytes_of_inputs(function)));  // a plan counts its inputs
 }
 
-void plan_within(const Graph& micro_batch, StageCuts& cuts, const CompileOptions& options, const PlanFn& plan) {
+std::optional<AutoBudget> plan_within(const Graph& micro_batch, StageCuts& cuts, const CompileOptions& options,
+                                      const PlanFn& plan) {
   const MemoryBudget& budget = options.budget;
   RecomputeOptions recompute;
   recompute.target = options.target;
@@ -69,7 +73,7 @@ void plan_within(const Graph& micro_batch, StageCuts& cuts, const CompileOptions
   recompute.looks = std::make_shared<RecomputeLooks>();
   if (budget.kind == MemoryBudget::Kind::kAuto) return plan_by_time(micro_batch, cuts, recompute, budget, plan);
   uint64_t least = plan(cuts.micro_batch(micro_batch), budget).bytes;
-  if (budget.kind == MemoryBudget::Kind::kNone || least <= budget.bytes) return;
+  if (budget.kind == MemoryBudget::Kind::kNone || least <= budget.bytes) return std::nullopt;
   // Of one stage a single function has both passes, and its plan recomputes what there is.
   if (cuts.order().stages > 1) {
     recompute.budget_bytes = UINT64_MAX;
@@ -81,7 +85,7 @@ void plan_within(const Graph& micro_batch, StageCuts& cuts, const CompileOptions
       if (now == before) continue;
       before = std::move(now);
       const uint64_t needed = plan(cuts.micro_batch(before), budget).bytes;
-      if (needed <= budget.bytes) return;
+      if (needed <= budget.bytes) return std::nullopt;
       least = std::min(least, needed);
     }
   }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "engine/plan/compile.h"
@@ -31,8 +32,10 @@ struct StageCost {
 // Plans a micro-batch by `plan`, which is given its parts and the budget that its functions are planned with, and whose
 // last call is the one that counts: as it is, then with more and more recomputed until that is within options.budget.
 // UserError where it is never, with the least that does. A budget "auto" takes the most that is recomputed for no more
-// of the step's time than of a step in one piece, if that takes less memory.
-void plan_within(const Graph& micro_batch, StageCuts& cuts, const CompileOptions& options,
-                 const std::function<StageCost(StageParts parts, const MemoryBudget& budget)>& plan);
+// of the step's time than of a step in one piece, if that takes less memory; it is returned with what it was weighed
+// against.
+std::optional<AutoBudget> plan_within(
+    const Graph& micro_batch, StageCuts& cuts, const CompileOptions& options,
+    const std::function<StageCost(StageParts parts, const MemoryBudget& budget)>& plan);
 
 }  // namespace stepc

@@ -7,7 +7,9 @@
 
 #include "base/check.h"
 #include "ops/op_def.h"
+#include "passes/from_trace/functionalise.h"
 #include "passes/partition/partition.h"
+#include "passes/stages/number_draws.h"
 #include "passes/stages/recompute_stages.h"
 
 namespace stepc {
@@ -99,14 +101,17 @@ bool is_training(const Graph& micro_batch) {
   return std::ranges::any_of(micro_batch.nodes, [](const Node& node) { return node.source.phase == Phase::kBackward; });
 }
 
-Graph rank_graph_of(const VirtualPlan& captured, KernelSources& kernels, CompileOptions& options) {
+Graph rank_graph_of(const VirtualPlan& captured, KernelSources& kernels, CompileOptions& options,
+                    std::optional<uint32_t> turn) {
   Strategy& strategy = options.strategy;
   if (strategy.context == Context::kByPrice) {  // a way of attention for all stages: that of the step in one piece
     CompileOptions whole = options;
     std::erase_if(whole.strategy.mesh.axes, [](const MeshAxis& axis) { return axis.name == kMicroBatchAxis; });
     strategy.context = strategy.mesh.find("cp") ? plan_fast(captured.trace, kernels, whole).context : Context::kGather;
   }
-  Graph graph = rank_graph(captured.trace, options);
+  verify(captured.trace);
+  const Graph whole = functionalise(captured.trace);
+  Graph graph = rank_graph(turn ? draw_as_rows(whole, *turn) : whole, strategy);
   keep_parameters(strategy, graph);
   return graph;
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,8 +43,10 @@ std::map<std::string, std::vector<int64_t>> holders_of_sums(const StageParts& pa
 bool is_training(const Graph& micro_batch);
 
 // A part of a step that was captured without obstacles, as one rank of the mesh without stages runs it. `options`: of
-// that mesh; its strategy learns how parameters lie, and which way attention goes.
-Graph rank_graph_of(const VirtualPlan& captured, KernelSources& kernels, CompileOptions& options);
+// that mesh; its strategy learns how parameters lie, and which way attention goes. `turn`: of a captured micro-batch,
+// as draw_as_rows() has it (passes/stages/number_draws.h).
+Graph rank_graph_of(const VirtualPlan& captured, KernelSources& kernels, CompileOptions& options,
+                    std::optional<uint32_t> turn = {});
 
 class StageCuts {
  public:

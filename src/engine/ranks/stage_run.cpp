@@ -25,15 +25,12 @@ at::Generator draws_of_stages() { return at::globalContext().defaultGenerator(at
 
 at::Tensor empty_value(const TensorType& type) { return at::empty(type.shape, scalar_type_of(type.dtype)); }
 
-// The generator's state before each micro-batch, and behind the last: each draws one number, as a whole step's plan.
-std::vector<GeneratorSnapshot> states_of_draws(int64_t micro_batches) {
+// The generator's state before the step and behind it: it draws one number, as a whole step's plan.
+std::pair<GeneratorSnapshot, GeneratorSnapshot> states_of_draws() {
   at::Generator generator = draws_of_stages();
-  std::vector<GeneratorSnapshot> states = {read_generator(generator)};
-  for (int64_t m = 0; m < micro_batches; ++m) {
-    at::randint(INT64_MAX, {}, generator, at::kLong);
-    states.push_back(read_generator(generator));
-  }
-  return states;
+  GeneratorSnapshot before = read_generator(generator);
+  at::randint(INT64_MAX, {}, generator, at::kLong);
+  return {std::move(before), read_generator(generator)};
 }
 
 }  // namespace
@@ -54,7 +51,7 @@ struct StageRun::Step {
     InFlight on_the_way;
   };
   std::map<uint32_t, Send> sends;  // by message
-  std::vector<GeneratorSnapshot> draws;
+  std::optional<std::pair<GeneratorSnapshot, GeneratorSnapshot>> draws;
   std::map<std::pair<uint32_t, int64_t>, at::Tensor> results;  // by returned tensor and micro-batch
   uint64_t bytes = 0, most_bytes = 0;
   double run_seconds = 0, waited_seconds = 0;
@@ -67,8 +64,8 @@ struct StageRun::Step {
 };
 
 StageRun::StageRun(StageParts parts, const StageRanks& ranks, KernelSources& kernels, const CompileOptions& options,
-                   const Verify& verify, ShardedState& state, Draws draws, uint64_t held)
-    : parts_(std::move(parts)), ranks_(ranks), draws_(draws) {
+                   const Verify& verify, ShardedState& state, uint64_t held)
+    : parts_(std::move(parts)), ranks_(ranks) {
   stepc::verify(parts_.program);
   INTERNAL_CHECK_EQ(parts_.program.ranks(), ranks_.count);
   std::string text = to_text(parts_.program);
@@ -110,8 +107,7 @@ void StageRun::run_function(const StageCall& call) {
   std::vector<at::Tensor> tensors = step.micro_batch(call.micro_batch);
   tensors.resize(parts_.cut.batch);
   for (const SlotValue& one : call.reads) tensors.push_back(step.slots[one.slot]);
-  if (parts_.cut.draws)
-    write_generator(draws_of_stages(), step.draws[draws_ == Draws::kOne ? 0 : static_cast<size_t>(call.micro_batch)]);
+  if (step.draws) write_generator(draws_of_stages(), step.draws->first);
   StepResult result =
       program.step(tensors, watch.times != nullptr ? &(*watch.times)[&program] : nullptr,
                    watch.on_written ? watch.on_written(program, call.micro_batch, call.function) : nullptr);
@@ -137,7 +133,7 @@ void StageRun::begin(MicroBatchFn micro_batch, const Watch& watch) {
   step_->micro_batch = std::move(micro_batch);
   step_->watch = watch;
   step_->slots.resize(parts_.program.slots[static_cast<size_t>(ranks_.own)]);
-  if (parts_.cut.draws) step_->draws = states_of_draws(draws_ == Draws::kOne ? 1 : parts_.program.micro_batches);
+  if (parts_.cut.draws) step_->draws = states_of_draws();
 }
 
 size_t StageRun::end_of_calls(size_t from, uint32_t reads) const {
@@ -205,7 +201,7 @@ std::vector<at::Tensor> StageRun::end() {
   most_bytes_ = step_->most_bytes;
   waited_seconds_ = step_->waited_seconds;
   run_seconds_ = step_->run_seconds;
-  if (parts_.cut.draws) write_generator(draws_of_stages(), step_->draws.back());
+  if (step_->draws) write_generator(draws_of_stages(), step_->draws->second);
   std::vector<at::Tensor> results = shared_results();
   step_.reset();
   return results;

@@ -18,15 +18,13 @@ namespace stepc {
 
 class StageRun {
  public:
-  // Random numbers of micro-batches: each its own, or those of its rows in one draw for the whole batch, of which a
-  // micro-batch takes its part (passes/stages/cut_batch.h).
-  enum class Draws : uint8_t { kEach, kOne };
   // Plans this rank's functions, and tells `state` what of the program they have. All ranks make theirs together:
   // UserError where they came to other cuts or other calls, or ranks of one stage to other plans. `options`: of the
   // mesh without stages, which is that of `state` too; its budget is what a rank may take, `held` bytes of the
-  // program's tensors among it.
+  // program's tensors among it. All micro-batches draw from one seed, as a whole step's plan does, each the numbers of
+  // its rows.
   StageRun(StageParts parts, const StageRanks& ranks, KernelSources& kernels, const CompileOptions& options,
-           const Verify& verify, ShardedState& state, Draws draws = Draws::kEach, uint64_t held = 0);
+           const Verify& verify, ShardedState& state, uint64_t held = 0);
   StageRun(const StageRun&) = delete;
   StageRun& operator=(const StageRun&) = delete;
   ~StageRun();
@@ -82,7 +80,6 @@ class StageRun {
 
   StageParts parts_;
   StageRanks ranks_;
-  Draws draws_;
   std::vector<std::unique_ptr<RankProgram>> programs_;  // by function; none: another rank's
   std::unique_ptr<Step> step_;                          // while one runs
   uint64_t most_bytes_ = 0;

@@ -16,24 +16,23 @@ StageSteps::StageSteps(const Pipeline& pipeline, const Verify& verify, StageRank
                        ShardedState& state)
     : verify_(verify), ranks_(std::move(ranks)), kernels_(kernels), state_(state), cuts_(pipeline) {}
 
-std::unique_ptr<StageRun> StageSteps::run_of(StageParts parts, const CompileOptions& options, StageRun::Draws draws,
-                                             uint64_t held) {
-  return std::make_unique<StageRun>(std::move(parts), ranks_, kernels_, options, verify_, state_, draws, held);
+std::unique_ptr<StageRun> StageSteps::run_of(StageParts parts, const CompileOptions& options, uint64_t held) {
+  return std::make_unique<StageRun>(std::move(parts), ranks_, kernels_, options, verify_, state_, held);
 }
 
 StageSteps::Runs StageSteps::runs_within(const Graph& micro_batch, const UpdatesFn& updates,
-                                         const CompileOptions& options, StageRun::Draws draws) {
+                                         const CompileOptions& options) {
   Runs runs;
-  plan_within(micro_batch, cuts_, options, [&](StageParts parts, const MemoryBudget& budget) {
+  runs.weighed = plan_within(micro_batch, cuts_, options, [&](StageParts parts, const MemoryBudget& budget) {
     CompileOptions within = options;
     within.budget = budget;
     std::vector<StageParts> of_updates = updates(parts);
     std::vector<const StageParts*> all = {&parts};
     for (const StageParts& one : of_updates) all.push_back(&one);
     const uint64_t held = held_bytes(all, ranks_.own);
-    runs.micro_batch = run_of(std::move(parts), within, draws, held);
+    runs.micro_batch = run_of(std::move(parts), within, held);
     if (runs.updates.empty())
-      for (StageParts& one : of_updates) runs.updates.push_back(run_of(std::move(one), within, draws, held));
+      for (StageParts& one : of_updates) runs.updates.push_back(run_of(std::move(one), within, held));
     uint64_t step = runs.micro_batch->step_bytes();
     for (const auto& update : runs.updates) step = std::max(step, update->step_bytes());
     StageCost cost{static_cast<uint64_t>(ranks_.all->largest(static_cast<int64_t>(held + step)))};

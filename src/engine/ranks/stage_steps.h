@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,17 +25,16 @@ class StageSteps {
   StageCuts& cuts() { return cuts_; }
   [[nodiscard]] const StageCuts& cuts() const { return cuts_; }
   // `options`, `held`: as StageRun's.
-  std::unique_ptr<StageRun> run_of(StageParts parts, const CompileOptions& options,
-                                   StageRun::Draws draws = StageRun::Draws::kEach, uint64_t held = 0);
+  std::unique_ptr<StageRun> run_of(StageParts parts, const CompileOptions& options, uint64_t held = 0);
   // A training step, within options.budget (engine/ranks/stage_budget.h). `updates`: of a micro-batch's parts, what is
   // done once for all micro-batches, and again.
   struct Runs {
     std::unique_ptr<StageRun> micro_batch;
     std::vector<std::unique_ptr<StageRun>> updates;
+    std::optional<AutoBudget> weighed = {};  // of the micro-batches
   };
   using UpdatesFn = std::function<std::vector<StageParts>(const StageParts& micro_batch)>;
-  Runs runs_within(const Graph& micro_batch, const UpdatesFn& updates, const CompileOptions& options,
-                   StageRun::Draws draws = StageRun::Draws::kEach);
+  Runs runs_within(const Graph& micro_batch, const UpdatesFn& updates, const CompileOptions& options);
 
   // Before an update: gradients that several ranks along pp hold become their sums. `holders`: by gradient.
   void sum_shared_gradients(const std::map<std::string, std::vector<int64_t>>& holders);

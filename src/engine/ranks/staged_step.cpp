@@ -38,14 +38,15 @@ StagedStep::StagedStep(VirtualPlan captured, StageSteps& stages, int64_t micro_b
   CompileOptions without_budget = options;
   without_budget.budget = {};
   if (is_training(cut_.micro_batch)) {
-    StageSteps::Runs runs = stages_.runs_within(cut_.micro_batch, updates_of, options, StageRun::Draws::kOne);
+    StageSteps::Runs runs = stages_.runs_within(cut_.micro_batch, updates_of, options);
     micro_batch_ = std::move(runs.micro_batch);
+    weighed_ = runs.weighed;
     update_ = std::move(runs.updates[0]);
   } else {
     StageParts parts = stages_.cuts().forward(cut_.micro_batch, micro_batches);
     StageParts update = std::move(updates_of(parts)[0]);
-    micro_batch_ = stages_.run_of(std::move(parts), without_budget, StageRun::Draws::kOne);
-    update_ = stages_.run_of(std::move(update), without_budget, StageRun::Draws::kOne);
+    micro_batch_ = stages_.run_of(std::move(parts), without_budget);
+    update_ = stages_.run_of(std::move(update), without_budget);
   }
   for (const Graph& graph : cut_.before) {
     CompileOptions own = without_budget;
@@ -128,6 +129,7 @@ StepResult StagedStep::begin(const std::vector<at::Tensor>& given, Times* times)
   batch.insert(batch.end(), numbers_.begin(), numbers_.end());
   batch.insert(batch.end(), returned.begin(), returned.end());
   reads_ = 0;
+  if (update_->cut().draws) write_generator(at::detail::getDefaultCPUGenerator(), *before_run_);  // one seed for both
   update_->begin([batch](int64_t) { return batch; }, {times, {}});
   return came_to();
 }

@@ -50,6 +50,8 @@ class StagedStep {
   [[nodiscard]] const ProgramTimeline& timeline() const { return timeline_; }  // of the micro-batches, predicted
   [[nodiscard]] double predicted_seconds() const { return timeline_.seconds + update_timeline_.seconds; }
   [[nodiscard]] const StageRun& micro_batches() const { return *micro_batch_; }
+  // As StageSteps::Runs.
+  [[nodiscard]] const std::optional<AutoBudget>& weighed() const { return weighed_; }
   void predict(const KnownTarget& known);
 
  private:
@@ -75,6 +77,7 @@ class StagedStep {
   std::unique_ptr<StageRun> micro_batch_, update_;
   std::map<std::string, std::vector<int64_t>> sums_;  // by held sum, the ranks along pp that have it
   ProgramTimeline timeline_, update_timeline_;
+  std::optional<AutoBudget> weighed_;
 };
 
 }  // namespace stepc

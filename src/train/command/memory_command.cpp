@@ -34,7 +34,7 @@ namespace stepc::train {
 namespace {
 
 // Planned as a run's is, and never loaded.
-TrainingStep plan_step(const RunConfig& config, const ModelDirectory& directory, CopiesNeed& copies) {
+Accelerated<TrainStep> plan_step(const RunConfig& config, const ModelDirectory& directory, CopiesNeed& copies) {
   Progress progress = progress_on_terminal(stderr);
   // The data say whether a row may hold two documents, which attention then keeps apart.
   const Corpus corpus = read_corpus(config, directory, progress);
@@ -44,13 +44,13 @@ TrainingStep plan_step(const RunConfig& config, const ModelDirectory& directory,
   models::Decoder model(directory.config, models::scalar_type(config.model.compute));
   if (directory.adapter) models::add_adapters(model, *directory.adapter, 0);
   const ChosenOptimizer optimizer = choose_optimizer(config, models::trainable_parameters(model));
-  TrainingStep step(model, optimizer, config.optim.clip, config.train.micro_batches,
-                    engine_config(config, Mode::kFast, Capture::kVirtual));
+  Accelerated<TrainStep> step =
+      accelerated_step(model, optimizer, config, engine_config(config, Mode::kFast, Capture::kVirtual));
   region.reset();
   copies =
       copies_need(config, saved_weights(directory, model, *optimizer.optimizer), optimizer.optimizer->named_state());
   for (const int64_t seq : corpus.mixture().lengths())  // the largest is what is shown
-    if (!step.capture(batches.of_length(seq, 0)))
+    if (!step.capture(batches.of_length(seq, 0).all_rows()))
       throw RunFailure("this step cannot be planned before it runs: the line above says why");
   return step;
 }
@@ -148,7 +148,7 @@ int run_memory(RunConfig config, const std::filesystem::path& picture, const std
   if (strategy.mesh.ranks() > 1) return run_memory_of_rank(config, directory, strategy, picture);
   if (target) return run_memory_on(*target, config, directory, picture);
   PlannedNeed need;
-  const TrainingStep step = plan_step(config, directory, need.copies);
+  const Accelerated<TrainStep> step = plan_step(config, directory, need.copies);
   std::fputs(step.memory_text().c_str(), stdout);
   if (const uint64_t staging = need.copies.staging)
     std::printf("staging for saves %s, beside the step's own\n", human_bytes(staging).c_str());

@@ -89,7 +89,8 @@ const std::vector<Key>& run_config_keys() {
       {"train.micro_batches",
        at(&R::train, &R::Train::micro_batches),
        between(1, 1e6),
-       "micro-batches per optimizer step",
+       "micro-batches per optimizer step: their gradients are added up in float32, and in fast mode their draws are "
+       "those of one batch of all rows",
        {},
        {"grad_accum", "gradient_accumulation_steps", "gradient_accumulation"}},
       {"train.seed", at(&R::train, &R::Train::seed), at_least(0), "of the data order and of the sample"},

@@ -45,6 +45,18 @@ Batch Batch::to(const at::Device& device) const {
   return from_tensors(moved);
 }
 
+std::vector<at::Tensor> Batch::all_rows() const {
+  std::vector<at::Tensor> rows = tensors();
+  for (at::Tensor& tensor : rows) tensor = tensor.flatten(0, 1);
+  return rows;
+}
+
+Batch Batch::from_all_rows(const std::vector<at::Tensor>& tensors, int64_t blocks) {
+  std::vector<at::Tensor> out;
+  for (const at::Tensor& tensor : tensors) out.push_back(tensor.unflatten(0, {blocks, tensor.size(0) / blocks}));
+  return from_tensors(out);
+}
+
 Batch Batch::micro_batch(int64_t index) const {
   const auto part = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor.select(0, index) : tensor; };
   return {part(tokens), part(labels), part(documents)};

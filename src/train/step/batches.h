@@ -23,6 +23,9 @@ struct Batch {
   [[nodiscard]] Batch to(const at::Device& device) const;
   // Row block `index` of a (blocks, rows, seq) batch.
   [[nodiscard]] Batch micro_batch(int64_t index) const;
+  // tensors() of such a batch with all rows in the first dimension, which is what a step is split along; and back.
+  [[nodiscard]] std::vector<at::Tensor> all_rows() const;
+  static Batch from_all_rows(const std::vector<at::Tensor>& tensors, int64_t blocks);
 };
 
 // The batches of training steps: step s has samples s * micro_batches * rows and on, so a batch depends on nothing but

@@ -2,29 +2,15 @@
 
 #include <utility>
 
-#include "base/text.h"
+#include "base/check.h"
 #include "capture/virtual/virtual_region.h"
+#include "engine/ranks/stage_cuts.h"
 #include "engine/virtual_door.h"
+#include "passes/stages/number_draws.h"
 #include "train/run/trainer.h"
 #include "train/step/train_step.h"
 
 namespace stepc::train {
-
-namespace {
-
-std::vector<at::Tensor> with_micro_batches(const std::vector<at::Tensor>& tensors, int64_t count) {
-  std::vector<at::Tensor> out;
-  for (const at::Tensor& tensor : tensors) out.push_back(tensor.unflatten(0, {count, tensor.size(0) / count}));
-  return out;
-}
-
-}  // namespace
-
-std::vector<at::Tensor> with_rows_first(const Batch& batch) {
-  std::vector<at::Tensor> tensors = batch.tensors();
-  for (at::Tensor& tensor : tensors) tensor = tensor.flatten(0, 1);
-  return tensors;
-}
 
 std::vector<CapturedPart> capture_parts(models::Decoder model, const ChosenOptimizer& optimizer,
                                         const RunConfig& config, const Batch& batch) {
@@ -33,18 +19,18 @@ std::vector<CapturedPart> capture_parts(models::Decoder model, const ChosenOptim
   const int64_t count = config.train.micro_batches;
   std::vector<CapturedPart> parts;
   if (!is_in_parts(optimizer, count, config.parallel.pp)) {
-    const TrainStep step = make_train_step(model, optimizer, config.optim.clip);
-    const auto on_rows = [&](const std::vector<at::Tensor>& rows) { return step(with_micro_batches(rows, count)); };
-    parts.push_back({"the step", 1, stepc::plan(on_rows, modules, optimizers, with_rows_first(batch))});
+    TrainStep step = make_train_step(model, optimizer, config.optim.clip, count);
+    parts.push_back({"the step", 1, stepc::plan(step, modules, optimizers, batch.all_rows())});
     return parts;
   }
   MicroStep micro = make_micro_step(model, optimizer);
   const std::vector<at::Tensor> inputs = [&] {
     const VirtualRegion shapes_alone;  // a batch that is made up has no labels to count
-    return micro_tensors(batch.micro_batch(0), models::count_tokens(batch.labels));
+    return micro_tensors(batch, 0, models::count_tokens(batch.labels));
   }();
   const int64_t gradients = optimizer.wsam ? 2 : 1;
-  parts.push_back({"a micro-batch", count * gradients, stepc::plan(micro, modules, optimizers, inputs)});
+  parts.push_back({"a micro-batch", count * gradients, stepc::plan(micro, modules, optimizers, inputs),
+                   static_cast<uint32_t>(inputs.size() - 1)});
   std::vector<at::Tensor> overflow;
   if (optimizer.wsam) {
     overflow.push_back(at::zeros({}));
@@ -54,6 +40,16 @@ std::vector<CapturedPart> capture_parts(models::Decoder model, const ChosenOptim
   UpdateStep update = make_update_step(optimizer, config.optim.clip);
   parts.push_back({"the update", 1, stepc::plan(update, modules, optimizers, overflow)});
   return parts;
+}
+
+RankGraphs rank_graphs(const std::vector<CapturedPart>& parts, KernelSources& kernels, CompileOptions& options) {
+  for (const CapturedPart& part : parts)
+    USER_CHECK(part.plan.obstacle.empty(), "this step cannot run on several ranks, because it cannot be planned: {}",
+               part.plan.obstacle);
+  RankGraphs graphs{rank_graph_of(parts.at(0).plan, kernels, options, parts[0].turn), {}};
+  for (size_t p = 1; p < parts.size(); ++p)
+    graphs.updates.push_back(draw_behind(rank_graph_of(parts[p].plan, kernels, options), graphs.micro_batch));
+  return graphs;
 }
 
 CapturedRun capture_run(const RunConfig& config, const models::DecoderConfig& shape,

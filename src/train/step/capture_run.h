@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/plan/compile.h"
 #include "engine/plan/virtual_plan.h"
 #include "models/decoder.h"
 #include "models/lora.h"
@@ -16,18 +17,25 @@
 namespace stepc::train {
 
 // A step as it was captured whole, or what its micro-batches do, and then what is done once for all of them
-// (train/step/train_step.h).
+// (train/step/train_step.h), as on ranks a pipeline and micro-batches are.
 struct CapturedPart {
   std::string name;
   int64_t times = 1;  // in a step
   VirtualPlan plan;
+  uint32_t turn = 0;  // of a micro-batch: the tensor of its batch that says which one it is
 };
 // `model` and `optimizer` may be virtual; in parts the optimizer holds gradients. `batch`: (micro-batches, rows, seq),
-// of all ranks together. A whole step takes with_rows_first() of it, a micro-batch its micro_tensors().
+// of all ranks together. A whole step takes its all_rows(), a micro-batch its micro_tensors().
 std::vector<CapturedPart> capture_parts(models::Decoder model, const ChosenOptimizer& optimizer,
                                         const RunConfig& config, const Batch& batch);
-// A batch's tensors with all rows in the first dimension, which is what data axes split.
-std::vector<at::Tensor> with_rows_first(const Batch& batch);
+
+// Such parts as one rank of the mesh without stages runs them, before they are cut into stages: with the draws of the
+// whole step. `options`: as rank_graph_of(). UserError for a part that could not be captured.
+struct RankGraphs {
+  Graph micro_batch;
+  std::vector<Graph> updates;
+};
+RankGraphs rank_graphs(const std::vector<CapturedPart>& parts, KernelSources& kernels, CompileOptions& options);
 
 // A run's step before anything is planned. The model holds no memory.
 struct CapturedRun {

@@ -15,6 +15,7 @@
 #include "train/step/staged_checkpoint.h"
 
 namespace stepc::train {
+
 std::map<std::string, at::Tensor> master_weights(const optim::Optimizer& optimizer) {
   std::map<std::string, at::Tensor> masters;
   for (const auto& [name, tensor] : optimizer.named_state()) {
@@ -27,6 +28,14 @@ std::string saved_dtype(const std::string& from, const std::string& compute) {
   if (compute == "float64") return compute;
   return from == "bfloat16" && compute == "bfloat16" ? "bfloat16" : "float32";
 }
+
+namespace {
+// Whether a call between the two was replayed, or ran as it is because no plan came of it: one eager step says so.
+bool is_settled(const Stats& before, const Stats& after) {
+  return after.replays > before.replays ||
+         after.eager_calls + before.verifications > before.eager_calls + after.verifications;
+}
+}  // namespace
 
 LocalLearner::LocalLearner(ModelDirectory directory, const RunConfig& config, std::optional<Target> target)
     : device_(use_device("train.device", config.train.device)),
@@ -45,10 +54,10 @@ LocalLearner::LocalLearner(ModelDirectory directory, const RunConfig& config, st
 
   Config engine = engine_config(config, parse_mode(config.train.mode), is_virtual ? Capture::kVirtual : Capture::kRun);
   engine.target = std::move(target);
-  step_.emplace(model_, optimizer_, config.optim.clip, config.train.micro_batches, std::move(engine));
+  step_.emplace(accelerated_step(model_, optimizer_, config, std::move(engine)));
 }
 
-bool LocalLearner::plan(const Batch& batch) { return step_->capture(batch); }
+bool LocalLearner::plan(const Batch& batch) { return step_->capture(batch.all_rows()); }
 
 void LocalLearner::load(const RunConfig& config) {
   if (std::exchange(is_loaded_, true)) return;
@@ -61,7 +70,6 @@ void LocalLearner::load(const RunConfig& config) {
   const NamedTensors planned = optimizer_.optimizer->named_state();
   for (size_t i = 0; i < made.size(); ++i) at::Tensor(planned[i].second).set_data(made[i].second);
   finish_loading(config);
-  step_->load();
 }
 
 void LocalLearner::finish_loading(const RunConfig& config) {
@@ -82,13 +90,15 @@ void LocalLearner::load_masters(const ModelDirectory& from) {
 
 void LocalLearner::prepare(const Batch& batch, double lr) {
   optimizer_.optimizer->set_lr(lr);
-  if (step_->prepare(batch.to(device_))) return;
+  if (step_->prepare(batch.to(device_).all_rows())) return;
   const NamedTensors weights = models::trainable_parameters(model_);
   StagedCheckpoint before(weights, state());
   before.copy(weights, state());
-  // Where no plan comes of it, one eager step says so.
-  do step(batch, lr);
-  while (!step_->is_settled());
+  Stats last;
+  do {
+    last = step_->stats();
+    step(batch, lr);
+  } while (!is_settled(last, step_->stats()));
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < weights.size(); ++i) at::Tensor(weights[i].second).copy_(before.weights()[i].second);
   load_state(before.state());
@@ -96,7 +106,7 @@ void LocalLearner::prepare(const Batch& batch, double lr) {
 
 StepResult LocalLearner::step(const Batch& batch, double lr) {
   optimizer_.optimizer->set_lr(lr);
-  const auto [loss, norm, skipped] = (*step_)(batch.to(device_));
+  const auto [loss, norm, skipped] = (*step_)(batch.to(device_).all_rows());
   return {loss.item<double>(), norm.item<double>(), skipped.item<double>() != 0};
 }
 
@@ -196,7 +206,7 @@ std::optional<std::string> LocalLearner::find_nonfinite_in(const Batch& on_host)
       (optimizer_.scaler ? loss * optimizer_.scaler->scale() : loss).backward();
     }
   });
-  step_->clear_gradients();
+  optimizer_.optimizer->zero_grad();
   return found;
 }
 

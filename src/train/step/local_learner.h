@@ -72,7 +72,7 @@ class LocalLearner final : public Learner {
   ModelDirectory directory_;
   models::Decoder model_ = nullptr;
   ChosenOptimizer optimizer_;
-  std::optional<TrainingStep> step_;
+  std::optional<Accelerated<TrainStep>> step_;
   bool is_loaded_ = false;
 };
 

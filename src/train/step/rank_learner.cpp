@@ -122,19 +122,14 @@ RankLearner::Programs& RankLearner::programs_for(const Batch& batch) {
     programs.whole = program_of(std::move(parts.at(0).plan), strategy_.context);
     return programs;
   }
-  for (const CapturedPart& part : parts)
-    USER_CHECK(part.plan.obstacle.empty(), "this step cannot run on several ranks, because it cannot be planned: {}",
-               part.plan.obstacle);
   CompileOptions options = compile_options();
-  const Graph micro_batch = rank_graph_of(parts.at(0).plan, kernels_, options);
-  std::vector<Graph> updates;
-  for (size_t p = 1; p < parts.size(); ++p) updates.push_back(rank_graph_of(parts[p].plan, kernels_, options));
+  const RankGraphs graphs = rank_graphs(parts, kernels_, options);
   const auto cut = [&](const StageParts&) {
     std::vector<StageParts> all;
-    for (const Graph& update : updates) all.push_back(stages_->cuts().update(update));
+    for (const Graph& update : graphs.updates) all.push_back(stages_->cuts().update(update));
     return all;
   };
-  programs.runs = stages_->runs_within(micro_batch, cut, options);
+  programs.runs = stages_->runs_within(graphs.micro_batch, cut, options);
   strategy_.known = options.strategy.known;
   programs.micro_timeline = programs.runs.micro_batch->predict(machine_.known);
   programs.seconds = programs.micro_timeline.seconds * static_cast<double>(programs.runs.updates.size());
@@ -222,15 +217,15 @@ StepResult RankLearner::step(const Batch& batch, double lr) {
 
 StepResult RankLearner::step_whole(RankProgram& program, const Batch& batch) {
   note_run_of(program);
-  const std::vector<at::Tensor> made =
-      program.step(with_rows_first(batch), is_timed_ ? &timed_[&program] : nullptr).outputs;
+  const std::vector<at::Tensor> made = program.step(batch.all_rows(), is_timed_ ? &timed_[&program] : nullptr).outputs;
   return {made[0].item<double>(), made[1].item<double>(), made[2].item<double>() != 0};
 }
 
 // Loss and norm are those of the first gradient; an overflow of any counts.
 StepResult RankLearner::step_in_parts(Programs& programs, const Batch& batch) {
   const at::Tensor token_count = models::count_tokens(batch.labels);
-  const auto inputs = [&](int64_t i) { return micro_tensors(batch.micro_batch(i), token_count); };
+  const auto inputs = [&](int64_t i) { return micro_tensors(batch, i, token_count); };
+  at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
   const StageRun::Watch watch{is_timed_ ? &timed_ : nullptr, {}};
   const bool is_compared = std::ranges::any_of(programs.runs.micro_batch->programs(), [](const auto& program) {
     return program != nullptr && program->must_verify();
@@ -240,10 +235,12 @@ StepResult RankLearner::step_in_parts(Programs& programs, const Batch& batch) {
   for (const auto& update : programs.runs.updates) {
     const bool is_first = update == programs.runs.updates.front();
     doing_ = is_first && !is_compared ? Doing::kGradients : Doing::kUnknown;  // an update before has changed parameters
+    const GeneratorSnapshot draws = read_generator(generator);
     const at::Tensor losses = programs.runs.micro_batch->run(inputs, watch)[0];
     for (int64_t i = 0; is_first && i < losses.size(0); ++i) result.loss += losses[i].item<double>();
     stages_->sum_shared_gradients(stages_->cuts().holders());
     doing_ = Doing::kUnknown;
+    if (update->cut().draws) write_generator(generator, draws);                           // one seed for both
     if (is_first && update->programs().size() == 1) note_run_of(*update->programs()[0]);  // of the only stage
     const std::vector<at::Tensor> made = update->run([&](int64_t) { return overflow; }, watch);
     if (is_first) result.grad_norm = made[0][0].item<double>();
@@ -403,13 +400,13 @@ std::optional<std::string> RankLearner::find_nonfinite_in(const Batch& batch) {
   Programs& programs = programs_for(batch);
   if (stages_ != nullptr) {
     const at::Tensor token_count = models::count_tokens(batch.labels);
-    const auto inputs = [&](int64_t i) { return micro_tensors(batch.micro_batch(i), token_count); };
+    const auto inputs = [&](int64_t i) { return micro_tensors(batch, i, token_count); };
     const auto look_at_function = [&](const RankProgram& program, int64_t micro_batch, uint32_t function) {
       return RankProgram::OnWritten(look_at(program, {static_cast<size_t>(micro_batch), function}));
     };
     programs.runs.micro_batch->run(inputs, {nullptr, look_at_function});
   } else {
-    programs.whole->step(with_rows_first(batch), nullptr, look_at(*programs.whole, {0}));
+    programs.whole->step(batch.all_rows(), nullptr, look_at(*programs.whole, {0}));
   }
   return first_of_all(*ranks_, place, what);
 }

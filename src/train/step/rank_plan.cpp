@@ -131,13 +131,10 @@ namespace {
 std::vector<PlannedParts> plan_parts(const std::vector<CapturedPart>& captured, StagePlanner& planner,
                                      StageCuts& cuts) {
   std::vector<PlannedParts> planned;
-  const Graph micro_batch = rank_graph_of(captured.at(0).plan, planner.kernels(), planner.options());
-  std::vector<Graph> updates;
-  for (size_t p = 1; p < captured.size(); ++p)
-    updates.push_back(rank_graph_of(captured[p].plan, planner.kernels(), planner.options()));
-  plan_within(micro_batch, cuts, planner.options(), [&](StageParts micro, const MemoryBudget& budget) {
+  const RankGraphs graphs = rank_graphs(captured, planner.kernels(), planner.options());
+  plan_within(graphs.micro_batch, cuts, planner.options(), [&](StageParts micro, const MemoryBudget& budget) {
     std::vector<StageParts> parts = {std::move(micro)};
-    for (const Graph& update : updates) parts.push_back(cuts.update(update));
+    for (const Graph& update : graphs.updates) parts.push_back(cuts.update(update));
     std::vector<const StageParts*> all;
     for (const StageParts& one : parts) all.push_back(&one);
     std::vector<uint64_t> held;

@@ -20,7 +20,7 @@ std::vector<at::Tensor> parameters_of(const ChosenOptimizer& chosen) {
 
 at::ScalarType sum_type(const at::Tensor& gradient) { return at::promote_types(gradient.scalar_type(), at::kFloat); }
 
-// Gradients of bfloat16 and float16 parameters become float32, in which those of further micro-batches are added.
+// Gradients of bfloat16 and float16 parameters become float32, in which those of micro-batches are added up.
 void widen_gradients(const std::vector<at::Tensor>& parameters) {
   const at::NoGradGuard no_grad;
   for (const at::Tensor& parameter : parameters) {
@@ -45,16 +45,16 @@ Gradient finish_gradient(const ChosenOptimizer& chosen, const std::vector<at::Te
   return gradient;
 }
 
-// Leaves the batch's clipped gradient at the parameters.
-Gradient gradient_of(models::Decoder& model, const ChosenOptimizer& chosen, const Batch& batch, double clip) {
+// Leaves the batch's clipped gradient at the parameters. `adds_up`: it is a sum of micro-batches', here or elsewhere.
+Gradient gradient_of(models::Decoder& model, const ChosenOptimizer& chosen, const Batch& batch, double clip,
+                     bool adds_up) {
   const at::Tensor token_count = models::count_tokens(batch.labels);
   const std::vector<at::Tensor> parameters = parameters_of(chosen);
   at::Tensor sum;
-  const int64_t micro_batches = batch.tokens.size(0);
-  for (int64_t i = 0; i < micro_batches; ++i) {
+  for (int64_t i = 0; i < batch.tokens.size(0); ++i) {
     const at::Tensor loss = add_gradient(model, chosen, batch.micro_batch(i), token_count);
     sum = sum.defined() ? sum + loss : loss;
-    if (i == 0 && micro_batches > 1) widen_gradients(parameters);
+    if (i == 0 && adds_up) widen_gradients(parameters);
   }
   Gradient gradient = finish_gradient(chosen, parameters, clip);
   gradient.loss = sum;
@@ -75,21 +75,22 @@ void update(const ChosenOptimizer& chosen, const at::Tensor& overflow) {
 
 }  // namespace
 
-TrainStep make_train_step(models::Decoder model, ChosenOptimizer optimizer, double clip) {
-  return
-      [model = std::move(model), chosen = std::move(optimizer), clip](const std::vector<at::Tensor>& tensors) mutable {
-        const Batch batch = Batch::from_tensors(tensors);
-        const Gradient first = gradient_of(model, chosen, batch, clip);
-        at::Tensor overflow = first.overflow;
-        if (chosen.wsam) {
-          chosen.wsam->ascend();
-          const Gradient uphill = gradient_of(model, chosen, batch, clip);
-          if (overflow.defined()) overflow = at::maximum(overflow, uphill.overflow);
-        }
-        update(chosen, overflow);
-        chosen.optimizer->zero_grad();
-        return std::tuple(first.loss, first.norm, overflow.defined() ? overflow : at::zeros_like(first.loss));
-      };
+TrainStep make_train_step(models::Decoder model, ChosenOptimizer optimizer, double clip, int64_t micro_batches,
+                          Turns turns) {
+  return [model = std::move(model), chosen = std::move(optimizer), clip, adds_up = micro_batches > 1,
+          blocks = turns == Turns::kInStep ? micro_batches : 1](const std::vector<at::Tensor>& tensors) mutable {
+    const Batch batch = Batch::from_all_rows(tensors, blocks);
+    const Gradient first = gradient_of(model, chosen, batch, clip, adds_up);
+    at::Tensor overflow = first.overflow;
+    if (chosen.wsam) {
+      chosen.wsam->ascend();
+      const Gradient uphill = gradient_of(model, chosen, batch, clip, adds_up);
+      if (overflow.defined()) overflow = at::maximum(overflow, uphill.overflow);
+    }
+    update(chosen, overflow);
+    chosen.optimizer->zero_grad();
+    return std::tuple(first.loss, first.norm, overflow.defined() ? overflow : at::zeros_like(first.loss));
+  };
 }
 
 // WSAM's two gradients a step, and the weights that it puts back, have to be held too.
@@ -110,16 +111,17 @@ std::vector<at::Tensor> held_gradients(const ChosenOptimizer& optimizer) {
   return gradients;
 }
 
-std::vector<at::Tensor> micro_tensors(const Batch& micro, const at::Tensor& token_count) {
-  std::vector<at::Tensor> tensors = micro.tensors();
+std::vector<at::Tensor> micro_tensors(const Batch& batch, int64_t index, const at::Tensor& token_count) {
+  std::vector<at::Tensor> tensors = batch.micro_batch(index).tensors();
   tensors.push_back(token_count);
+  tensors.push_back(at::scalar_tensor(index, at::kLong));
   return tensors;
 }
 
 MicroStep make_micro_step(models::Decoder model, ChosenOptimizer optimizer) {
   return [model = std::move(model), chosen = std::move(optimizer)](const std::vector<at::Tensor>& tensors) mutable {
-    const std::vector<at::Tensor> batch(tensors.begin(), tensors.end() - 1);
-    return add_gradient(model, chosen, Batch::from_tensors(batch), tensors.back());
+    const std::vector<at::Tensor> batch(tensors.begin(), tensors.end() - 2);
+    return add_gradient(model, chosen, Batch::from_tensors(batch), tensors[batch.size()]);
   };
 }
 
