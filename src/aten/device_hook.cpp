@@ -98,6 +98,11 @@ bool has_device_hook(c10::DeviceType type) {
 
 bool has_any_device_hook() { return g_any_hooked.load(std::memory_order_acquire); }
 
+void plan_without_hook(c10::DeviceType type) {
+  g_hooked[static_cast<size_t>(type)].store(true, std::memory_order_release);
+  g_any_hooked.store(true, std::memory_order_release);
+}
+
 std::string install_device_hook(c10::DeviceType type) {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
@@ -110,8 +115,7 @@ std::string install_device_hook(c10::DeviceType type) {
   } else {
     return str("stepc has no plans for {}", c10::DeviceTypeName(type, /*lower_case=*/true));
   }
-  g_hooked[static_cast<size_t>(type)].store(true, std::memory_order_release);
-  g_any_hooked.store(true, std::memory_order_release);
+  plan_without_hook(type);
   return {};
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "capture/virtual/virtual_kernels.h"
 
@@ -12,7 +13,10 @@ namespace stepc {
 class VirtualRegion {
  public:
   // For the calling thread. Throws UserError inside a recording or another region.
-  VirtualRegion();
+  VirtualRegion() : VirtualRegion(nullptr) {}
+  // What is left behind of a region in which tensors were made on the device that is not there: calls run, and for one
+  // that works on the device `refuse` throws what says so.
+  explicit VirtualRegion(void (*refuse)(const std::string& why));
   ~VirtualRegion();
   VirtualRegion(const VirtualRegion&) = delete;
   VirtualRegion& operator=(const VirtualRegion&) = delete;

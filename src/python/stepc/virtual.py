@@ -1,12 +1,14 @@
 """Planning without running: plan(), and models that hold no memory until they are materialised."""
 
+import contextlib
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from stepc import _C, around, tree
+from stepc import _C, around, tree, virtual_cuda
 from stepc.door import Modules, Optimizers, _named
 from stepc.recording import Recording
 from stepc.scout import Scout
@@ -46,11 +48,15 @@ class Plan:
         """The plan in words."""
         return self._plan.report()
 
-    def plan_for(self, target: str | os.PathLike, mode: str = "fast") -> _C.TargetPlan:
+    def plan_for(self, target: str | os.PathLike | None = None, mode: str = "fast") -> _C.TargetPlan:
         """The step as it would run on a machine that need not be here: as Accelerated.plan_for().
 
-        `mode`: "fast", as stepc would run it, or "exact", with eager's choices: the captured calls, each one kernel.
+        `target`: the card of virtual(device="cuda") where it is left out. `mode`: "fast", as stepc would run it, or
+        "exact", with eager's choices: the captured calls, each one kernel.
         """
+        target = target or virtual_cuda.target()
+        if target is None:
+            raise _C.UserError('plan_for() takes a target: "h100", say')
         if mode not in ("fast", "exact"):
             raise _C.UserError(f'mode: must be "fast" or "exact", found "{mode}"')
         return self._plan.plan_for(os.fspath(target), mode == "exact")
@@ -70,7 +76,11 @@ def plan(
     """
     if not callable(train_step) or isinstance(train_step, torch.nn.Module):
         raise _C.UserError(f"plan() takes a training step, a function; this is a {type(train_step).__name__}")
-    scout = Scout(train_step, _named(modules, "module"), _named(optimizers, "optimizer"))
+    with _explained(), _no_region():
+        return _plan(train_step, batch, Scout(train_step, _named(modules, "module"), _named(optimizers, "optimizer")))
+
+
+def _plan(train_step, batch, scout):
     leaves = []
     tree.flatten(batch, leaves)
 
@@ -81,8 +91,7 @@ def plan(
         tree.flatten(result, tensors, numbers=numbers)
         return tensors, numbers + [0]  # the number of the result's structure, as an accelerated step has it
 
-    with _explained():
-        return Plan(_C.plan(scout, leaves, step))
+    return Plan(_C.plan(scout, leaves, step))
 
 
 class virtual:
@@ -92,17 +101,72 @@ class virtual:
             model = LlamaForCausalLM(config)
 
     The model can be planned as it is; materialise() gives it memory and values.
+
+    With device="cuda" a program that trains on a GPU is planned where there is none: torch finds one, the card
+    `target`, and what is made there or moved there has sizes alone. That lasts for the life of the process; after the
+    region what is there can be planned, and nothing runs.
+
+        with stepc.virtual(device="cuda", target="h100"):
+            model = LlamaForCausalLM(config).to("cuda")
+            plan = stepc.plan(train_step, batch)
+        print(plan.plan_for().report())
     """
 
+    def __init__(self, device: str | torch.device = "cpu", target: str = "h100"):
+        if str(device) not in ("cpu", "cuda", "cuda:0"):
+            raise _C.UserError(f'virtual(): device: must be "cpu" or "cuda", found "{device}"')
+        self._target = None if str(device) == "cpu" else target
+
     def __enter__(self):
-        self._region = _C.VirtualRegion()
+        if self._target is not None:
+            virtual_cuda.show(self._target)
+        region = _region()
+        if region is not None and region.is_over:
+            region.close()
+        _here.region = _Region(is_over=False)
         return self
 
     def __exit__(self, kind, error, trace):
-        self._region.close()
+        _here.region.close()
+        _here.region = None if virtual_cuda.target() is None else _Region(is_over=True)
         if error is not None:
             _explain(error)
         return False
+
+
+class _Region:
+    """`is_over`: of one with a GPU, what is left: calls that would run there are refused."""
+
+    def __init__(self, is_over):
+        self.is_over = is_over
+        self.open()
+
+    def open(self):
+        self._open = _C.VirtualRegion(self.is_over)
+
+    def close(self):
+        self._open.close()
+
+
+_here = threading.local()  # its region
+
+
+def _region():
+    return getattr(_here, "region", None)
+
+
+@contextlib.contextmanager
+def _no_region():
+    """A plan sees the step's calls itself."""
+    region = _region()
+    if region is None:
+        yield
+        return
+    region.close()
+    try:
+        yield
+    finally:
+        region.open()
 
 
 def materialise(module: torch.nn.Module, weights: dict[str, torch.Tensor] | str | os.PathLike | None = None) -> torch.nn.Module:
@@ -205,7 +269,7 @@ class _explained:
 def _explain(error):
     """Raises UserError with the user's line in place of an error about values that do not exist."""
     text = str(error)
-    if isinstance(error, _C.UserError) or not around.reads_no_values(text):
+    if isinstance(error, _C.UserError) or not around.is_of_virtual(text):
         return
     line = ""
     trace = error.__traceback__
