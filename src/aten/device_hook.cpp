@@ -10,6 +10,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "aten/cpu_hook.h"
+#include "aten/virtual_device.h"
 #include "base/check.h"
 
 namespace stepc {
@@ -98,16 +99,13 @@ bool has_device_hook(c10::DeviceType type) {
 
 bool has_any_device_hook() { return g_any_hooked.load(std::memory_order_acquire); }
 
-void plan_without_hook(c10::DeviceType type) {
-  g_hooked[static_cast<size_t>(type)].store(true, std::memory_order_release);
-  g_any_hooked.store(true, std::memory_order_release);
-}
-
 std::string install_device_hook(c10::DeviceType type) {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   if (has_device_hook(type)) return {};
-  if (type == c10::kCUDA) {
+  if (has_virtual_device() && type == c10::kCUDA) {
+    // There is no memory to ask for.
+  } else if (type == c10::kCUDA) {
     if (std::string why = install_cuda_hook(); !why.empty()) return why;
   } else if (type == c10::kPrivateUse1) {
     c10::Allocator* const base = c10::GetAllocator(type);
@@ -115,7 +113,8 @@ std::string install_device_hook(c10::DeviceType type) {
   } else {
     return str("stepc has no plans for {}", c10::DeviceTypeName(type, /*lower_case=*/true));
   }
-  plan_without_hook(type);
+  g_hooked[static_cast<size_t>(type)].store(true, std::memory_order_release);
+  g_any_hooked.store(true, std::memory_order_release);
   return {};
 }
 

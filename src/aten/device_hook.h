@@ -15,8 +15,6 @@ namespace stepc {
 
 // Idempotent, thread-safe. Returns why plans cannot have memory of such a device; empty if they can.
 std::string install_device_hook(c10::DeviceType type);
-// For plans alone: tensors of such a device may be captured, and no memory of theirs is asked for.
-void plan_without_hook(c10::DeviceType type);
 bool has_device_hook(c10::DeviceType type);
 bool has_any_device_hook();
 

@@ -137,11 +137,10 @@ std::string install_virtual_device(int sm) {
   replace_hooks();
   guard.store(new DeviceGuard());
   choose_attention_for(sm);
-  plan_without_hook(c10::kCUDA);
   if (!at::globalContext().hasCUDA() || at::globalContext().defaultGenerator(kVirtualDevice) != default_generator())
     return "this torch asks for its device in another way than those that stepc knows";
   g_installed.store(true, std::memory_order_release);
-  return {};
+  return install_device_hook(c10::kCUDA);
 }
 
 bool has_virtual_device() { return g_installed.load(std::memory_order_acquire); }

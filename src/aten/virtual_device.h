@@ -21,6 +21,11 @@ std::string install_virtual_device(int sm);
 bool has_virtual_device();
 bool is_on_virtual_device(const c10::Device& device);
 
+// As those of virtual_memory.h, on `device`.
+c10::Storage virtual_storage(size_t bytes, const c10::Device& device);
+at::Tensor virtual_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype,
+                          const c10::Device& device);
+
 // PyTorch's default generator of the device: a seed and an offset, from which nothing is drawn.
 at::Generator virtual_generator();
 bool is_virtual_generator(const at::Generator& generator);

@@ -5,6 +5,7 @@
 #include <ATen/EmptyTensor.h>
 #include <c10/core/CPUAllocator.h>
 
+#include "aten/virtual_device.h"
 #include "base/check.h"
 
 namespace stepc {
@@ -32,6 +33,7 @@ template struct PrivateMember<ThrowsOnAccess, &c10::StorageImpl::throw_on_immuta
 
 }  // namespace
 
+c10::Storage virtual_storage(size_t bytes) { return virtual_storage(bytes, c10::Device(c10::kCPU)); }
 c10::Storage virtual_storage(size_t bytes, const c10::Device& device) {
   auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(bytes),
                                                        c10::DataPtr(nullptr, nullptr, &no_memory, device),
@@ -50,6 +52,9 @@ at::Tensor tensor_on(const c10::Storage& storage, at::IntArrayRef sizes, at::Int
   return tensor;
 }
 
+at::Tensor virtual_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype) {
+  return virtual_tensor(sizes, strides, dtype, c10::Device(c10::kCPU));
+}
 at::Tensor virtual_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype,
                           const c10::Device& device) {
   const size_t bytes = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(dtype));

@@ -15,17 +15,15 @@
 
 namespace stepc {
 
-// A storage of `bytes` bytes without memory; resizable, as the CPU allocator's are. Of another device than the CPU:
-// virtual_device.h.
-c10::Storage virtual_storage(size_t bytes, const c10::Device& device = c10::Device(c10::kCPU));
+// A storage of `bytes` bytes without memory; resizable, as the CPU allocator's are.
+c10::Storage virtual_storage(size_t bytes);
 
 // A tensor of this geometry on `storage`, wherever that lies.
 at::Tensor tensor_on(const c10::Storage& storage, at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset,
                      c10::ScalarType dtype);
 
-// On a virtual storage just large enough for it.
-at::Tensor virtual_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype,
-                          const c10::Device& device = c10::Device(c10::kCPU));
+// A CPU tensor on a virtual storage just large enough for it.
+at::Tensor virtual_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype);
 
 bool is_virtual(const c10::StorageImpl& storage);
 bool is_virtual(const at::Tensor& tensor);

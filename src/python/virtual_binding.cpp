@@ -10,6 +10,7 @@
 #include "aten/virtual_device.h"
 #include "aten/virtual_memory.h"
 #include "base/check.h"
+#include "capture/no_observer.h"
 #include "capture/virtual/virtual_region.h"
 #include "cost/named_target.h"
 #include "engine/plan/virtual_plan.h"
@@ -28,6 +29,7 @@ VirtualPlan plan(py::object scout, const py::list& batch, const py::object& step
   const StepInput input{tensors_of(batch), {}, {}};
   const OpRules rules = given_op_rules();
   const py::gil_scoped_release released;
+  const NoObserverScope outside;  // of a region
   return plan_virtually(
       program, input,
       [&] {
@@ -68,12 +70,11 @@ void raise_user_error(const std::string& why) {
 
 class OpenRegion {
  public:
-  explicit OpenRegion(bool is_over)
-      : region_(is_over ? std::make_unique<VirtualRegion>(&raise_user_error) : std::make_unique<VirtualRegion>()) {}
   void close() { region_.reset(); }
+  void refuse(bool refuses) { region_->run_and_refuse(refuses ? &raise_user_error : nullptr); }
 
  private:
-  std::unique_ptr<VirtualRegion> region_;
+  std::unique_ptr<VirtualRegion> region_ = std::make_unique<VirtualRegion>();
 };
 
 // What torch.cuda tells a program of a card.
@@ -119,7 +120,8 @@ void bind_virtual(py::module_& module) {
         return out;
       });
   py::class_<OpenRegion>(module, "VirtualRegion")
-      .def(py::init<bool>(), py::arg("is_over") = false)
+      .def(py::init<>())
+      .def("refuse", &OpenRegion::refuse)
       .def("close", &OpenRegion::close);
   module.def("card_of", &card_of);
   module.def("install_virtual_device", &install_device);

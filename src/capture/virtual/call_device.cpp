@@ -1,6 +1,7 @@
 #include "capture/virtual/call_device.h"
 
 #include <optional>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -19,17 +20,27 @@ bool may_mix(std::string_view op) {
   return false;
 }
 
-struct Seen {
+struct SeenDevices {
   bool on_device = false;
-  const at::Tensor* on_host = nullptr;  // with dimensions; one without is taken for a number
+  std::optional<std::vector<int64_t>> on_host;  // a tensor's sizes; one without dimensions is taken for a number
+  std::optional<c10::Device> named;             // by an argument
 
   void see(const at::Tensor& tensor) {
     if (!tensor.defined()) return;
     if (tensor.is_cuda())
       on_device = true;
     else if (tensor.dim() > 0)
-      on_host = &tensor;
+      on_host = tensor.sizes().vec();
   }
+  void see(const c10::IValue& value) {
+    if (value.isDevice()) named = value.toDevice();
+    if (value.isTensor()) see(value.toTensor());
+    if (value.isTensorList())
+      for (const at::Tensor& tensor : value.toTensorVector()) see(tensor);
+    if (value.isOptionalTensorList())
+      for (const auto& tensor : value.toOptionalTensorVector()) see(tensor.value_or(at::Tensor()));
+  }
+  [[nodiscard]] bool is_there() const { return on_device || (named && named->is_cuda()); }
 };
 
 c10::Device only_device(const c10::Device& device) {
@@ -43,30 +54,24 @@ c10::Device only_device(const c10::Device& device) {
 CallDevice device_of_call(std::string_view op, torch::jit::Stack& stack, size_t count) {
   CallDevice out;
   if (!has_virtual_device()) return out;
-  Seen seen;
-  std::optional<c10::Device> named;
+  SeenDevices seen;
   for (size_t a = stack.size() - count; a < stack.size(); ++a) {
-    c10::IValue& value = stack[a];
-    if (value.isTensor()) {
-      seen.see(value.toTensor());
-    } else if (value.isTensorList()) {
-      for (const at::Tensor& tensor : value.toTensorVector()) seen.see(tensor);
-    } else if (value.isOptionalTensorList()) {
-      for (const auto& tensor : value.toOptionalTensorVector()) seen.see(tensor.value_or(at::Tensor()));
-    } else if (value.isDevice()) {
-      named = value.toDevice();
-      if (!named->is_cuda()) continue;
-      named = only_device(*named);
-      value = *named;
-    }
+    seen.see(stack[a]);
+    if (stack[a].isDevice() && stack[a].toDevice().is_cuda()) stack[a] = only_device(stack[a].toDevice());
   }
-  USER_CHECK(
-      !seen.on_device || seen.on_host == nullptr || may_mix(op),
-      "{} takes tensors on cuda:0 and on the CPU, as {} here; PyTorch refuses that (stepc.virtual(device=\"cuda\"))",
-      op, seen.on_host == nullptr ? "" : c10::str(seen.on_host->sizes()));
-  out.takes_device = seen.on_device || (named && named->is_cuda());
-  if (named.value_or(seen.on_device ? kVirtualDevice : c10::Device(c10::kCPU)).is_cuda()) out.made = kVirtualDevice;
+  USER_CHECK(!seen.on_device || !seen.on_host || may_mix(op),
+             "{} takes a tensor on cuda:0 and one of [{}] on the CPU, which PyTorch refuses, too "
+             "(stepc.virtual(device=\"cuda\"))",
+             op, fmt::join(*seen.on_host, ", "));
+  out.takes_device = seen.is_there();
+  if (seen.named ? seen.named->is_cuda() : seen.on_device) out.made = kVirtualDevice;
   return out;
+}
+
+bool takes_device(c10::ArrayRef<c10::IValue> arguments) {
+  SeenDevices seen;
+  for (const c10::IValue& value : arguments) seen.see(value);
+  return seen.is_there();
 }
 
 }  // namespace stepc

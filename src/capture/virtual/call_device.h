@@ -17,4 +17,7 @@ struct CallDevice {
 // UserError where the call names a second device, or takes tensors of both that PyTorch refuses to take together.
 CallDevice device_of_call(std::string_view op, torch::jit::Stack& stack, size_t count);
 
+// Whether a tensor or a device among them is there.
+bool takes_device(c10::ArrayRef<c10::IValue> arguments);
+
 }  // namespace stepc

@@ -11,6 +11,7 @@
 #include "aten/virtual_device.h"
 #include "aten/virtual_memory.h"
 #include "base/check.h"
+#include "capture/virtual/call_device.h"
 #include "capture/virtual/factory_geometry.h"
 #include "capture/virtual/known_masks.h"
 #include "capture/virtual/shape_kernels.h"
@@ -94,10 +95,11 @@ bool set_window(c10::ArrayRef<c10::IValue> arguments) {
   return true;
 }
 
-at::Generator generator_of(c10::ArrayRef<c10::IValue> arguments, const CallDevice& device) {
+at::Generator generator_of(c10::ArrayRef<c10::IValue> arguments) {
   for (const c10::IValue& value : arguments)
     if (value.isGenerator()) return value.toGenerator();
-  return device.takes_device ? virtual_generator() : at::detail::getDefaultCPUGenerator();
+  const bool is_on_device = has_virtual_device() && takes_device(arguments);
+  return is_on_device ? virtual_generator() : at::detail::getDefaultCPUGenerator();
 }
 
 // resize_() of a tensor on the device, whose kernel would ask the driver.
@@ -118,6 +120,17 @@ Stack call_on_stand_ins(StandIns::Kind kind, const CallDevice& device, const std
   kernel(&stack);
   for (c10::IValue& result : stack) result = stand_ins.give_back(result);
   return stack;
+}
+
+// A call on known values of the device.
+void run_on_host(const OperatorTraits& t, const c10::OperatorHandle& op, const CallDevice& device, Stack* stack) {
+  const DrawsLeaveNoTrace aside;
+  const std::vector<c10::IValue> arguments = torch::jit::pop(*stack, op.schema().arguments().size());
+  Stack made = call_on_stand_ins(StandIns::Kind::kHost, device, arguments, [&](Stack* on_host) {
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), on_host);
+  });
+  for (size_t i = 0; i < t.returned.size(); ++i)
+    stack->push_back(t.returned[i] < 0 ? std::move(made[i]) : arguments[static_cast<size_t>(t.returned[i])]);
 }
 
 // What stands for numbers that are read: of a size that a loss may have, and nobody's constant.
@@ -144,11 +157,11 @@ bool VirtualKernels::all_known(c10::ArrayRef<c10::IValue> arguments) {
 void VirtualKernels::run(const c10::OperatorHandle& op, c10::DispatchKeySet below, Stack* stack) {
   const OperatorTraits& t = traits(op);
   const size_t count = op.schema().arguments().size();
-  device_ = device_of_call(t.name, *stack, count);
+  const CallDevice device = device_of_call(t.name, *stack, count);
   if (t.metadata_only) {
     if (t.name == "aten::resize_") {
       grow(*stack, count);
-      if (device_.takes_device) {
+      if (device.takes_device) {
         resize_on_device(torch::jit::last(*stack, count));
         torch::jit::drop(*stack, count - 1);
         return;
@@ -168,7 +181,7 @@ void VirtualKernels::run(const c10::OperatorHandle& op, c10::DispatchKeySet belo
   const auto arguments = torch::jit::last(*stack, count);
   const bool is_read = t.name == "aten::_local_scalar_dense";
   if (is_read) ++reads_so_far_;
-  const bool has_kernel = !device_.takes_device || op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+  const bool has_kernel = !device.takes_device || op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
   if (has_kernel && all_known(arguments) && (t.reads_values || is_moderate(op, arguments))) {
     execute(t, op, below, stack);
     return;
@@ -203,7 +216,7 @@ std::optional<Arg> VirtualKernels::number_for(at::ScalarType type) {
 void VirtualKernels::grow(const Stack& stack, size_t arguments) {
   const auto values = torch::jit::last(stack, arguments);
   const at::Tensor& self = values[0].toTensor();
-  if (!is_virtual(self) && !device_.takes_device) return;
+  if (!is_virtual(self) && self.is_cpu()) return;
   const size_t bytes = at::detail::computeStorageNbytesContiguous(values[1].toIntVector(), self.element_size(),
                                                                   static_cast<size_t>(self.storage_offset()));
   c10::StorageImpl* storage = self.storage().unsafeGetStorageImpl();
@@ -221,9 +234,10 @@ void VirtualKernels::execute(const OperatorTraits& t, const c10::OperatorHandle&
       values_.keep(tensor);
       return true;
     });
-  if (t.draws) draw(arguments, /*token=*/device_.takes_device);
-  if (device_.takes_device)
-    run_on_host(t, op, stack);
+  const CallDevice device = device_of_call(t.name, *stack, arguments.size());
+  if (t.draws) draw(arguments, /*token=*/device.takes_device);
+  if (device.takes_device)
+    run_on_host(t, op, device, stack);
   else
     op.redispatchBoxed(below, stack);
   const auto results = torch::jit::last(*stack, t.returned.size());
@@ -235,21 +249,11 @@ void VirtualKernels::execute(const OperatorTraits& t, const c10::OperatorHandle&
       });
 }
 
-void VirtualKernels::run_on_host(const OperatorTraits& t, const c10::OperatorHandle& op, Stack* stack) {
-  const DrawsLeaveNoTrace aside;
-  const std::vector<c10::IValue> arguments = torch::jit::pop(*stack, op.schema().arguments().size());
-  Stack made = call_on_stand_ins(StandIns::Kind::kHost, device_, arguments, [&](Stack* on_host) {
-    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), on_host);
-  });
-  for (size_t i = 0; i < t.returned.size(); ++i)
-    stack->push_back(t.returned[i] < 0 ? std::move(made[i]) : arguments[static_cast<size_t>(t.returned[i])]);
-}
-
 void VirtualKernels::fill(const OperatorTraits& t, const c10::OperatorHandle& op, c10::DispatchKeySet below,
                           Stack* stack) {
   const auto geometry = factory_geometry(op, *stack);
   const bool is_like = t.takes_tensors || t.name.starts_with("aten::empty");
-  const bool draws_there = t.draws && device_.takes_device;
+  const bool draws_there = t.draws && geometry.has_value() && !geometry->device.is_cpu();
   if (geometry.has_value() && (draws_there || geometry->bytes > largest_filled(geometry->dtype, is_like))) {
     if (t.draws) draw(torch::jit::last(*stack, op.schema().arguments().size()), /*token=*/true);
     torch::jit::drop(*stack, op.schema().arguments().size());
@@ -263,6 +267,7 @@ void VirtualKernels::fill(const OperatorTraits& t, const c10::OperatorHandle& op
 void VirtualKernels::skip(const OperatorTraits& t, const c10::OperatorHandle& op, c10::DispatchKeySet below,
                           Stack* stack) {
   const bool draws = really_draws(t, op, *stack);
+  const CallDevice device = device_of_call(t.name, *stack, op.schema().arguments().size());
   const std::vector<c10::IValue> arguments = torch::jit::pop(*stack, op.schema().arguments().size());
   size_t bytes = 0;
   if (draws || t.shapes == nullptr)
@@ -284,17 +289,17 @@ void VirtualKernels::skip(const OperatorTraits& t, const c10::OperatorHandle& op
       return true;
     });
   const bool makes = std::any_of(t.returned.begin(), t.returned.end(), [](int argument) { return argument < 0; });
-  const bool rehearse = draws ? bytes <= kLargestDrawRehearsal && !device_.takes_device
+  const bool rehearse = draws ? bytes <= kLargestDrawRehearsal && !device.takes_device
                               : t.shapes == nullptr && bytes <= kLargestRehearsal;
-  const auto keys = device_.takes_device ? c10::DispatchKeySet(c10::DispatchKey::CPU) : below;
+  const auto keys = device.takes_device ? c10::DispatchKeySet(c10::DispatchKey::CPU) : below;
   if (draws) draw(arguments, /*token=*/!rehearse);
   Stack made;
   if (rehearse && (makes || draws))
-    made = call_on_stand_ins(StandIns::Kind::kValues, device_, arguments,
+    made = call_on_stand_ins(StandIns::Kind::kValues, device, arguments,
                              [&](Stack* stand_ins) { op.redispatchBoxed(keys, stand_ins); });
   else if (makes)
-    made = call_on_stand_ins(StandIns::Kind::kMeta, device_, arguments,
-                             [&](Stack* stand_ins) { shape(t, op, stand_ins); });
+    made =
+        call_on_stand_ins(StandIns::Kind::kMeta, device, arguments, [&](Stack* stand_ins) { shape(t, op, stand_ins); });
   for (size_t i = 0; i < t.returned.size(); ++i)
     stack->push_back(t.returned[i] < 0 ? std::move(made[i]) : arguments[static_cast<size_t>(t.returned[i])]);
 }
@@ -309,7 +314,7 @@ void VirtualKernels::shape(const OperatorTraits& t, const c10::OperatorHandle& o
 // Before a call takes random numbers from its generator, or instead of it: a token changes the generator's state, as
 // the call would, to another one.
 void VirtualKernels::draw(c10::ArrayRef<c10::IValue> arguments, bool token) {
-  at::Generator generator = generator_of(arguments, device_);
+  at::Generator generator = generator_of(arguments);
   const bool is_virtual = is_virtual_generator(generator);
   if (!is_cpu_generator(generator) && !is_virtual) return;
   values_.keep(generator);

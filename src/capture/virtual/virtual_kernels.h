@@ -8,9 +8,6 @@
 //   calls that change their arguments         return them; what they wrote is unknown from now on
 //   everything else                           results from a shape kernel (shape_kernels.h)
 //
-// Tensors may lie on the device that is not there (aten/virtual_device.h): what is known there is computed on the host,
-// and what is drawn there is not.
-//
 // Reading a value that was never computed on the host throws UserError that names the operator, or gives a number that
 // no other read gives: recordings that agree (ir/agree.h) show then where it goes, and refuse it where it decides
 // anything. Or it gives the numbers that it was told: what the step does where it reads those. One object serves one
@@ -27,7 +24,6 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
-#include "capture/virtual/call_device.h"
 #include "capture/virtual/known_values.h"
 #include "capture/virtual/operator_traits.h"
 #include "ir/trace.h"
@@ -53,7 +49,6 @@ class VirtualKernels {
   void mark_known(const at::Tensor& tensor) { values_.mark(tensor, true); }
   void mark_unknown(const at::Tensor& tensor) { values_.mark(tensor, false); }
   bool is_known(const at::Tensor& tensor) { return values_.is_known(tensor); }
-  bool is_view(const c10::OperatorHandle& op) { return traits(op).metadata_only; }
 
   // Puts back the program's tensors and generators that calls really changed. Idempotent.
   void restore() { values_.restore(); }
@@ -63,7 +58,6 @@ class VirtualKernels {
   bool all_known(c10::ArrayRef<c10::IValue> arguments);
   void execute(const OperatorTraits& t, const c10::OperatorHandle& op, c10::DispatchKeySet below,
                torch::jit::Stack* stack);
-  void run_on_host(const OperatorTraits& t, const c10::OperatorHandle& op, torch::jit::Stack* stack);
   void fill(const OperatorTraits& t, const c10::OperatorHandle& op, c10::DispatchKeySet below,
             torch::jit::Stack* stack);
   void skip(const OperatorTraits& t, const c10::OperatorHandle& op, c10::DispatchKeySet below,
@@ -71,14 +65,13 @@ class VirtualKernels {
   static void shape(const OperatorTraits& t, const c10::OperatorHandle& op, torch::jit::Stack* stack);
   void draw(c10::ArrayRef<c10::IValue> arguments, bool token);
   std::optional<Arg> number_for(at::ScalarType type);
-  void grow(const torch::jit::Stack& stack, size_t arguments);
+  static void grow(const torch::jit::Stack& stack, size_t arguments);
 
   Reads reads_;
   std::optional<std::vector<Arg>> numbers_;  // that are given; none: floats stand in alone
   size_t reads_so_far_ = 0;                  // in the recording at hand
   int64_t stand_ins_ = 0;
   KnownValues values_;
-  CallDevice device_;  // of the call at hand
   std::unordered_map<const c10::FunctionSchema*, OperatorTraits> traits_;
 };
 

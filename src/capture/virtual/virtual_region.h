@@ -13,15 +13,15 @@ namespace stepc {
 class VirtualRegion {
  public:
   // For the calling thread. Throws UserError inside a recording or another region.
-  VirtualRegion() : VirtualRegion(nullptr) {}
-  // What is left behind of a region in which tensors were made on the device that is not there: calls run, and for one
-  // that works on the device `refuse` throws what says so.
-  explicit VirtualRegion(void (*refuse)(const std::string& why));
+  VirtualRegion();
   ~VirtualRegion();
   VirtualRegion(const VirtualRegion&) = delete;
   VirtualRegion& operator=(const VirtualRegion&) = delete;
 
   VirtualKernels& kernels();
+  // For regions in which tensors were made on the device that is not there: from here on calls run, and for one that
+  // works on the device `refuse` throws what says so; nullptr: calls are virtual again.
+  void run_and_refuse(void (*refuse)(const std::string& why));
 
  private:
   class Observer;

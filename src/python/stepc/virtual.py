@@ -1,6 +1,5 @@
 """Planning without running: plan(), and models that hold no memory until they are materialised."""
 
-import contextlib
 import os
 import threading
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from stepc.scout import Scout
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+_here = threading.local()  # `left`: its region that showed a GPU and is over
 
 
 class Plan:
@@ -76,11 +76,7 @@ def plan(
     """
     if not callable(train_step) or isinstance(train_step, torch.nn.Module):
         raise _C.UserError(f"plan() takes a training step, a function; this is a {type(train_step).__name__}")
-    with _explained(), _no_region():
-        return _plan(train_step, batch, Scout(train_step, _named(modules, "module"), _named(optimizers, "optimizer")))
-
-
-def _plan(train_step, batch, scout):
+    scout = Scout(train_step, _named(modules, "module"), _named(optimizers, "optimizer"))
     leaves = []
     tree.flatten(batch, leaves)
 
@@ -91,7 +87,8 @@ def _plan(train_step, batch, scout):
         tree.flatten(result, tensors, numbers=numbers)
         return tensors, numbers + [0]  # the number of the result's structure, as an accelerated step has it
 
-    return Plan(_C.plan(scout, leaves, step))
+    with _explained():
+        return Plan(_C.plan(scout, leaves, step))
 
 
 class virtual:
@@ -120,53 +117,19 @@ class virtual:
     def __enter__(self):
         if self._target is not None:
             virtual_cuda.show(self._target)
-        region = _region()
-        if region is not None and region.is_over:
-            region.close()
-        _here.region = _Region(is_over=False)
+        self._region, _here.left = getattr(_here, "left", None) or _C.VirtualRegion(), None
+        self._region.refuse(False)
         return self
 
     def __exit__(self, kind, error, trace):
-        _here.region.close()
-        _here.region = None if virtual_cuda.target() is None else _Region(is_over=True)
+        if virtual_cuda.target() is None:
+            self._region.close()
+        else:
+            self._region.refuse(True)
+            _here.left = self._region
         if error is not None:
             _explain(error)
         return False
-
-
-class _Region:
-    """`is_over`: of one with a GPU, what is left: calls that would run there are refused."""
-
-    def __init__(self, is_over):
-        self.is_over = is_over
-        self.open()
-
-    def open(self):
-        self._open = _C.VirtualRegion(self.is_over)
-
-    def close(self):
-        self._open.close()
-
-
-_here = threading.local()  # its region
-
-
-def _region():
-    return getattr(_here, "region", None)
-
-
-@contextlib.contextmanager
-def _no_region():
-    """A plan sees the step's calls itself."""
-    region = _region()
-    if region is None:
-        yield
-        return
-    region.close()
-    try:
-        yield
-    finally:
-        region.open()
 
 
 def materialise(module: torch.nn.Module, weights: dict[str, torch.Tensor] | str | os.PathLike | None = None) -> torch.nn.Module:

@@ -54,7 +54,7 @@ def _answer(card) -> None:
                          "hasPrimaryContext": True, "isCurrentStreamCapturing": False, "canDeviceAccessPeer": False,
                          "getCurrentStream": one_stream, "getDefaultStream": one_stream, "getCurrentRawStream": 0}
     for name, answer in answers.items():
-        setattr(torch._C, "_cuda_" + name, lambda *_, answer=answer: answer)
+        setattr(torch._C, "_cuda_" + name, lambda *_, answer=answer, **__: answer)
     for name in ("setDevice", "exchangeDevice", "maybeExchangeDevice"):
         setattr(torch._C, "_cuda_" + name, _only)
     cuda = torch.cuda
