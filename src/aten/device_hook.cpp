@@ -10,6 +10,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "aten/cpu_hook.h"
+#include "aten/virtual_device.h"
 #include "base/check.h"
 
 namespace stepc {
@@ -102,7 +103,9 @@ std::string install_device_hook(c10::DeviceType type) {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   if (has_device_hook(type)) return {};
-  if (type == c10::kCUDA) {
+  if (has_virtual_device() && type == c10::kCUDA) {
+    // There is no memory to ask for.
+  } else if (type == c10::kCUDA) {
     if (std::string why = install_cuda_hook(); !why.empty()) return why;
   } else if (type == c10::kPrivateUse1) {
     c10::Allocator* const base = c10::GetAllocator(type);

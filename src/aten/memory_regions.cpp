@@ -7,6 +7,7 @@
 #include <ATen/Functions.h>
 
 #include "aten/device_hook.h"
+#include "aten/virtual_device.h"
 
 namespace stepc {
 
@@ -31,7 +32,8 @@ at::Tensor whole(const c10::Storage& storage) {
 }
 
 std::string bytes_of(const c10::Storage& storage) {
-  if (storage.device().is_cpu()) return {static_cast<const char*>(storage.data()), storage.nbytes()};
+  if (storage.device().is_cpu() || has_virtual_device())
+    return {static_cast<const char*>(storage.data()), storage.nbytes()};
   const at::Tensor on_host = whole(storage).to(at::kCPU);
   return {static_cast<const char*>(on_host.const_data_ptr()), on_host.nbytes()};
 }

@@ -5,6 +5,7 @@
 #include <ATen/EmptyTensor.h>
 #include <c10/core/CPUAllocator.h>
 
+#include "aten/virtual_device.h"
 #include "base/check.h"
 
 namespace stepc {
@@ -32,10 +33,11 @@ template struct PrivateMember<ThrowsOnAccess, &c10::StorageImpl::throw_on_immuta
 
 }  // namespace
 
-c10::Storage virtual_storage(size_t bytes) {
-  auto storage = c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(bytes),
-      c10::DataPtr(nullptr, nullptr, &no_memory, c10::Device(c10::kCPU)), c10::GetCPUAllocator(), /*resizable=*/true);
+c10::Storage virtual_storage(size_t bytes) { return virtual_storage(bytes, c10::Device(c10::kCPU)); }
+c10::Storage virtual_storage(size_t bytes, const c10::Device& device) {
+  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(bytes),
+                                                       c10::DataPtr(nullptr, nullptr, &no_memory, device),
+                                                       c10::GetCPUAllocator(), /*resizable=*/true);
   // A tensor without bytes has nothing to protect, and kernels take its null pointer as it is.
   if (bytes != 0) storage->release_data_and_set_meta_custom_data_ptr_error_msg_(kMessage);
   return c10::Storage(std::move(storage));
@@ -51,8 +53,12 @@ at::Tensor tensor_on(const c10::Storage& storage, at::IntArrayRef sizes, at::Int
 }
 
 at::Tensor virtual_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype) {
-  return tensor_on(virtual_storage(at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(dtype))), sizes,
-                   strides, 0, dtype);
+  return virtual_tensor(sizes, strides, dtype, c10::Device(c10::kCPU));
+}
+at::Tensor virtual_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype,
+                          const c10::Device& device) {
+  const size_t bytes = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(dtype));
+  return tensor_on(virtual_storage(bytes, device), sizes, strides, 0, dtype);
 }
 
 bool is_virtual(const c10::StorageImpl& storage) {
@@ -66,6 +72,8 @@ bool is_virtual(const at::Tensor& tensor) {
 
 void materialise(const at::Tensor& tensor) {
   if (!is_virtual(tensor)) return;
+  USER_CHECK(tensor.is_cpu(), "a tensor on {} has no memory on this machine: materialise the module on the CPU",
+             tensor.device().str());
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   c10::DataPtr memory;
   try {
@@ -81,7 +89,7 @@ void materialise(const at::Tensor& tensor) {
 void dematerialise(const at::Tensor& tensor, const std::string& why) {
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   if (storage->nbytes() == 0) return;
-  storage->set_data_ptr_noswap(c10::DataPtr(nullptr, nullptr, &no_memory, c10::Device(c10::kCPU)));
+  storage->set_data_ptr_noswap(c10::DataPtr(nullptr, nullptr, &no_memory, storage->device()));
   storage->release_data_and_set_meta_custom_data_ptr_error_msg_(why);
 }
 

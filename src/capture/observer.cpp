@@ -9,6 +9,7 @@
 
 #include "aten/device_hook.h"
 #include "base/check.h"
+#include "capture/no_observer.h"
 
 namespace stepc {
 
@@ -41,6 +42,8 @@ ObserverScope::ObserverScope(const std::shared_ptr<CallObserver>& observer) : sl
   c10::impl::tls_set_dispatch_key_excluded(kObserverKey, false);
   c10::impl::tls_set_dispatch_key_included(kObserverKey, true);
 }
+
+NoObserverScope::NoObserverScope() : slot_(kSlot, std::make_shared<c10::DebugInfoBase>()) {}
 
 void install_observer() {
   static std::mutex mutex;

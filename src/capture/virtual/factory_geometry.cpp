@@ -4,6 +4,8 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/Tensor.h>
 
+#include "aten/virtual_device.h"
+
 namespace stepc {
 
 namespace {
@@ -39,6 +41,7 @@ std::optional<FactoryGeometry> factory_geometry(const c10::OperatorHandle& op, c
   std::optional<c10::ScalarType> dtype;
   std::optional<c10::ScalarType> filled;
   auto format = c10::MemoryFormat::Preserve;
+  std::optional<c10::Device> device;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& name = arguments[i].name();
     const c10::IValue& value = values[i];
@@ -49,10 +52,12 @@ std::optional<FactoryGeometry> factory_geometry(const c10::OperatorHandle& op, c
     if (name == "dtype") dtype = value.toScalarType();
     if (name == "fill_value") filled = type_of_fill(value);
     if (name == "memory_format") format = value.toMemoryFormat();
-    if (name == "device" && !value.toDevice().is_cpu()) return std::nullopt;
+    if (name == "device") device = value.toDevice();
     if (name == "layout" && value.toLayout() != c10::Layout::Strided) return std::nullopt;
   }
   if (!sizes.has_value() && !like.defined()) return std::nullopt;
+  geometry.device = device.value_or(like.defined() ? like.device() : geometry.device);
+  if (!geometry.device.is_cpu() && !is_on_virtual_device(geometry.device)) return std::nullopt;
   const std::string& op_name = op.schema().name();
   if (like.defined()) {
     geometry.dtype = dtype.value_or(like.scalar_type());

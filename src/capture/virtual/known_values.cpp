@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "aten/virtual_device.h"
 #include "aten/virtual_memory.h"
 
 namespace stepc {
@@ -55,7 +56,7 @@ void KnownValues::keep(const at::Tensor& tensor) {
 }
 
 void KnownValues::keep(const at::Generator& generator) {
-  if (!is_cpu_generator(generator)) return;
+  if (!is_cpu_generator(generator) && !is_virtual_generator(generator)) return;
   for (const auto& [kept, snapshot] : generators_)
     if (kept == generator) return;
   generators_.emplace_back(generator, read_generator(generator));

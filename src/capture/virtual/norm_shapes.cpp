@@ -42,6 +42,23 @@ Three layer_norm_backward(const Tensor&, const Tensor& x, c10::SymIntArrayRef, c
           mask[2] && has(bias) ? dense(bias->sizes(), bias->scalar_type()) : Tensor()};
 }
 
+// ---- CUDA's root mean square norm
+
+using Two = std::tuple<Tensor, Tensor>;
+
+Two rms_norm(const Tensor& x, at::IntArrayRef shape, const OptionalTensor&, std::optional<double>) {
+  std::vector<int64_t> sizes = x.sizes().vec();
+  for (size_t i = sizes.size() - shape.size(); i < sizes.size(); ++i) sizes[i] = 1;
+  const bool wide = x.scalar_type() == at::kDouble;
+  return {dense(x.sizes(), x.scalar_type()), dense(sizes, wide ? at::kDouble : at::kFloat)};
+}
+
+Two rms_norm_backward(const Tensor&, const Tensor& x, at::IntArrayRef, const Tensor&, const OptionalTensor& weight,
+                      std::array<bool, 2> mask) {
+  return {if_asked(mask[0], dense(x.sizes(), x.scalar_type())),
+          mask[1] && has(weight) ? dense(weight->sizes(), weight->scalar_type()) : Tensor()};
+}
+
 // ---- group norm
 
 Three group_norm(const Tensor& x, const OptionalTensor& weight, const OptionalTensor& bias, c10::SymInt n, c10::SymInt,
@@ -108,6 +125,8 @@ ShapeKernels norm_shapes() {
   return {
       shape_kernel<at::_ops::native_layer_norm>(layer_norm),
       shape_kernel<at::_ops::native_layer_norm_backward>(layer_norm_backward),
+      shape_kernel<at::_ops::_fused_rms_norm>(rms_norm),
+      shape_kernel<at::_ops::_fused_rms_norm_backward>(rms_norm_backward),
       shape_kernel<at::_ops::native_group_norm>(group_norm),
       shape_kernel<at::_ops::native_group_norm_backward>(group_norm_backward),
       shape_kernel<at::_ops::native_batch_norm>(batch_norm),

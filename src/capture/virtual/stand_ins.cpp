@@ -4,6 +4,7 @@
 
 #include <ATen/EmptyTensor.h>
 
+#include "aten/virtual_device.h"
 #include "aten/virtual_memory.h"
 #include "base/check.h"
 
@@ -11,9 +12,10 @@ namespace stepc {
 
 at::Tensor StandIns::replace(const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
-  USER_CHECK(tensor.layout() == c10::Layout::Strided && tensor.is_cpu(),
+  USER_CHECK(tensor.layout() == c10::Layout::Strided && (tensor.is_cpu() || is_on_virtual_device(tensor.device())),
              "virtual capture takes dense CPU tensors only, this step uses a {} tensor on {}",
              tensor.layout() == c10::Layout::Strided ? "dense" : "sparse", tensor.device().str());
+  if (kind_ == Kind::kHost) return on_host(tensor);
   at::Tensor stand_in;
   if (kind_ == Kind::kMeta) {
     stand_in = at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
@@ -42,16 +44,18 @@ c10::IValue StandIns::replace(const c10::IValue& argument) {
     return list;
   }
   // Copies name the device that they go to.
-  if (argument.isDevice() && kind_ == Kind::kMeta) {
-    USER_CHECK(argument.toDevice().is_cpu(), "virtual capture takes CPU tensors only, this step copies one to {}",
-               argument.toDevice().str());
-    return c10::Device(c10::kMeta);
+  if (argument.isDevice()) {
+    USER_CHECK(argument.toDevice().is_cpu() || is_on_virtual_device(argument.toDevice()),
+               "virtual capture takes CPU tensors only, this step copies one to {}", argument.toDevice().str());
+    return c10::Device(kind_ == Kind::kMeta ? c10::kMeta : c10::kCPU);
   }
+  if (argument.isGenerator() && is_virtual_generator(argument.toGenerator())) return {};
   return argument;
 }
 
 at::Tensor StandIns::give_back(const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
+  if (kind_ == Kind::kHost) return device_.is_cpu() ? tensor : on_virtual_device(tensor);
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   for (const auto& [stand_in, original] : replaced_)
     if (stand_in == storage)
@@ -60,7 +64,7 @@ at::Tensor StandIns::give_back(const at::Tensor& tensor) {
   for (const auto& [made, given] : made_)
     if (made == storage)
       return tensor_on(given, tensor.sizes(), tensor.strides(), tensor.storage_offset(), tensor.scalar_type());
-  made_.emplace_back(storage, virtual_storage(storage->nbytes()));
+  made_.emplace_back(storage, virtual_storage(storage->nbytes(), device_));
   return tensor_on(made_.back().second, tensor.sizes(), tensor.strides(), tensor.storage_offset(),
                    tensor.scalar_type());
 }

@@ -15,8 +15,10 @@ class StandIns {
   enum class Kind {
     kMeta,    // no memory, for shape kernels
     kValues,  // ones, and zeros among integers, for real kernels
+    kHost,    // of known tensors on the virtual device (aten/virtual_device.h): the memory that they have, for the same
   };
-  explicit StandIns(Kind kind) : kind_(kind) {}
+  // Results are made on `device`.
+  StandIns(Kind kind, const c10::Device& device) : kind_(kind), device_(device) {}
 
   // Every tensor inside `argument` replaced; other constants as they are.
   c10::IValue replace(const c10::IValue& argument);
@@ -29,6 +31,7 @@ class StandIns {
   at::Tensor give_back(const at::Tensor& tensor);
 
   Kind kind_;
+  c10::Device device_;
   std::vector<std::pair<c10::StorageImpl*, at::Tensor>> replaced_;  // stand-in's storage, the tensor it stands for
   std::vector<at::Tensor> stand_ins_;                               // keep those storages alive
   std::vector<std::pair<c10::StorageImpl*, c10::Storage>> made_;    // kernel's storage, the program's

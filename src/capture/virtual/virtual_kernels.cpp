@@ -7,8 +7,11 @@
 #include <ATen/EmptyTensor.h>
 
 #include "aten/constants.h"
+#include "aten/draws_leave_no_trace.h"
+#include "aten/virtual_device.h"
 #include "aten/virtual_memory.h"
 #include "base/check.h"
+#include "capture/virtual/call_device.h"
 #include "capture/virtual/factory_geometry.h"
 #include "capture/virtual/known_masks.h"
 #include "capture/virtual/shape_kernels.h"
@@ -95,13 +98,22 @@ bool set_window(c10::ArrayRef<c10::IValue> arguments) {
 at::Generator generator_of(c10::ArrayRef<c10::IValue> arguments) {
   for (const c10::IValue& value : arguments)
     if (value.isGenerator()) return value.toGenerator();
-  return at::detail::getDefaultCPUGenerator();
+  const bool is_on_device = has_virtual_device() && takes_device(arguments);
+  return is_on_device ? virtual_generator() : at::detail::getDefaultCPUGenerator();
+}
+
+// resize_() of a tensor on the device, whose kernel would ask the driver.
+void resize_on_device(c10::ArrayRef<c10::IValue> arguments) {
+  c10::TensorImpl* const impl = arguments[0].toTensor().unsafeGetTensorImpl();
+  impl->set_sizes_contiguous(arguments[1].toIntVector());
+  if (!arguments[2].isNone()) impl->empty_tensor_restride(arguments[2].toMemoryFormat());
 }
 
 // Calls `kernel` on stand-ins for `arguments`; its results are the program's.
 template <class Kernel>
-Stack call_on_stand_ins(StandIns::Kind kind, const std::vector<c10::IValue>& arguments, Kernel&& kernel) {
-  StandIns stand_ins(kind);
+Stack call_on_stand_ins(StandIns::Kind kind, const CallDevice& device, const std::vector<c10::IValue>& arguments,
+                        Kernel&& kernel) {
+  StandIns stand_ins(kind, device.made);
   Stack stack;
   stack.reserve(arguments.size());
   for (const c10::IValue& argument : arguments) stack.push_back(stand_ins.replace(argument));
@@ -110,8 +122,21 @@ Stack call_on_stand_ins(StandIns::Kind kind, const std::vector<c10::IValue>& arg
   return stack;
 }
 
+// A call on known values of the device.
+void run_on_host(const OperatorTraits& t, const c10::OperatorHandle& op, const CallDevice& device, Stack* stack) {
+  const DrawsLeaveNoTrace aside;
+  const std::vector<c10::IValue> arguments = torch::jit::pop(*stack, op.schema().arguments().size());
+  Stack made = call_on_stand_ins(StandIns::Kind::kHost, device, arguments, [&](Stack* on_host) {
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), on_host);
+  });
+  for (size_t i = 0; i < t.returned.size(); ++i)
+    stack->push_back(t.returned[i] < 0 ? std::move(made[i]) : arguments[static_cast<size_t>(t.returned[i])]);
+}
+
 // What stands for numbers that are read: of a size that a loss may have, and nobody's constant.
 constexpr double kNoOtherNumber = 0.8414709848078965, kStep = 0x1p-32;
+// What a kernel of CUDA takes off its generator, at least.
+constexpr uint64_t kPhiloxOffset = 4;
 // A loop that ends by a number has no end by a stand-in.
 constexpr int64_t kMostStandIns = 100'000;
 
@@ -131,9 +156,17 @@ bool VirtualKernels::all_known(c10::ArrayRef<c10::IValue> arguments) {
 
 void VirtualKernels::run(const c10::OperatorHandle& op, c10::DispatchKeySet below, Stack* stack) {
   const OperatorTraits& t = traits(op);
+  const size_t count = op.schema().arguments().size();
+  const CallDevice device = device_of_call(t.name, *stack, count);
   if (t.metadata_only) {
-    const size_t count = op.schema().arguments().size();
-    if (t.name == "aten::resize_") grow(*stack, count);
+    if (t.name == "aten::resize_") {
+      grow(*stack, count);
+      if (device.takes_device) {
+        resize_on_device(torch::jit::last(*stack, count));
+        torch::jit::drop(*stack, count - 1);
+        return;
+      }
+    }
     if (t.name.starts_with("aten::set_.source") && set_window(torch::jit::last(*stack, count))) {
       torch::jit::drop(*stack, count - 1);  // returns its first argument
       return;
@@ -145,10 +178,11 @@ void VirtualKernels::run(const c10::OperatorHandle& op, c10::DispatchKeySet belo
     fill(t, op, below, stack);
     return;
   }
-  const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+  const auto arguments = torch::jit::last(*stack, count);
   const bool is_read = t.name == "aten::_local_scalar_dense";
   if (is_read) ++reads_so_far_;
-  if (all_known(arguments) && (t.reads_values || is_moderate(op, arguments))) {
+  const bool has_kernel = !device.takes_device || op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+  if (has_kernel && all_known(arguments) && (t.reads_values || is_moderate(op, arguments))) {
     execute(t, op, below, stack);
     return;
   }
@@ -182,11 +216,13 @@ std::optional<Arg> VirtualKernels::number_for(at::ScalarType type) {
 void VirtualKernels::grow(const Stack& stack, size_t arguments) {
   const auto values = torch::jit::last(stack, arguments);
   const at::Tensor& self = values[0].toTensor();
-  if (!is_virtual(self)) return;
+  if (!is_virtual(self) && self.is_cpu()) return;
   const size_t bytes = at::detail::computeStorageNbytesContiguous(values[1].toIntVector(), self.element_size(),
                                                                   static_cast<size_t>(self.storage_offset()));
   c10::StorageImpl* storage = self.storage().unsafeGetStorageImpl();
-  if (bytes > storage->nbytes()) storage->set_nbytes(bytes);
+  if (bytes <= storage->nbytes()) return;
+  storage->set_nbytes(bytes);
+  if (!is_virtual(self)) dematerialise(self, "what a tensor on cuda had before it was resized is not kept");
 }
 
 // The call runs for real, its results are known.
@@ -198,8 +234,12 @@ void VirtualKernels::execute(const OperatorTraits& t, const c10::OperatorHandle&
       values_.keep(tensor);
       return true;
     });
-  if (t.draws) draw(arguments, /*token=*/false);
-  op.redispatchBoxed(below, stack);
+  const CallDevice device = device_of_call(t.name, *stack, arguments.size());
+  if (t.draws) draw(arguments, /*token=*/device.takes_device);
+  if (device.takes_device)
+    run_on_host(t, op, device, stack);
+  else
+    op.redispatchBoxed(below, stack);
   const auto results = torch::jit::last(*stack, t.returned.size());
   for (size_t i = 0; i < t.returned.size(); ++i)
     if (t.returned[i] < 0)
@@ -213,10 +253,11 @@ void VirtualKernels::fill(const OperatorTraits& t, const c10::OperatorHandle& op
                           Stack* stack) {
   const auto geometry = factory_geometry(op, *stack);
   const bool is_like = t.takes_tensors || t.name.starts_with("aten::empty");
-  if (geometry.has_value() && geometry->bytes > largest_filled(geometry->dtype, is_like)) {
+  const bool draws_there = t.draws && geometry.has_value() && !geometry->device.is_cpu();
+  if (geometry.has_value() && (draws_there || geometry->bytes > largest_filled(geometry->dtype, is_like))) {
     if (t.draws) draw(torch::jit::last(*stack, op.schema().arguments().size()), /*token=*/true);
     torch::jit::drop(*stack, op.schema().arguments().size());
-    stack->emplace_back(virtual_tensor(geometry->sizes, geometry->strides, geometry->dtype));
+    stack->emplace_back(virtual_tensor(geometry->sizes, geometry->strides, geometry->dtype, geometry->device));
     return;
   }
   execute(t, op, below, stack);
@@ -226,6 +267,7 @@ void VirtualKernels::fill(const OperatorTraits& t, const c10::OperatorHandle& op
 void VirtualKernels::skip(const OperatorTraits& t, const c10::OperatorHandle& op, c10::DispatchKeySet below,
                           Stack* stack) {
   const bool draws = really_draws(t, op, *stack);
+  const CallDevice device = device_of_call(t.name, *stack, op.schema().arguments().size());
   const std::vector<c10::IValue> arguments = torch::jit::pop(*stack, op.schema().arguments().size());
   size_t bytes = 0;
   if (draws || t.shapes == nullptr)
@@ -247,14 +289,17 @@ void VirtualKernels::skip(const OperatorTraits& t, const c10::OperatorHandle& op
       return true;
     });
   const bool makes = std::any_of(t.returned.begin(), t.returned.end(), [](int argument) { return argument < 0; });
-  const bool rehearse = draws ? bytes <= kLargestDrawRehearsal : t.shapes == nullptr && bytes <= kLargestRehearsal;
+  const bool rehearse = draws ? bytes <= kLargestDrawRehearsal && !device.takes_device
+                              : t.shapes == nullptr && bytes <= kLargestRehearsal;
+  const auto keys = device.takes_device ? c10::DispatchKeySet(c10::DispatchKey::CPU) : below;
   if (draws) draw(arguments, /*token=*/!rehearse);
   Stack made;
   if (rehearse && (makes || draws))
-    made = call_on_stand_ins(StandIns::Kind::kValues, arguments,
-                             [&](Stack* stand_ins) { op.redispatchBoxed(below, stand_ins); });
+    made = call_on_stand_ins(StandIns::Kind::kValues, device, arguments,
+                             [&](Stack* stand_ins) { op.redispatchBoxed(keys, stand_ins); });
   else if (makes)
-    made = call_on_stand_ins(StandIns::Kind::kMeta, arguments, [&](Stack* stand_ins) { shape(t, op, stand_ins); });
+    made =
+        call_on_stand_ins(StandIns::Kind::kMeta, device, arguments, [&](Stack* stand_ins) { shape(t, op, stand_ins); });
   for (size_t i = 0; i < t.returned.size(); ++i)
     stack->push_back(t.returned[i] < 0 ? std::move(made[i]) : arguments[static_cast<size_t>(t.returned[i])]);
 }
@@ -269,12 +314,14 @@ void VirtualKernels::shape(const OperatorTraits& t, const c10::OperatorHandle& o
 // Before a call takes random numbers from its generator, or instead of it: a token changes the generator's state, as
 // the call would, to another one.
 void VirtualKernels::draw(c10::ArrayRef<c10::IValue> arguments, bool token) {
-  const at::Generator generator = generator_of(arguments);
-  if (!is_cpu_generator(generator)) return;
+  at::Generator generator = generator_of(arguments);
+  const bool is_virtual = is_virtual_generator(generator);
+  if (!is_cpu_generator(generator) && !is_virtual) return;
   values_.keep(generator);
   if (!token) return;
+  const std::lock_guard held(generator.mutex());
+  if (is_virtual) return generator.set_offset(generator.get_offset() + kPhiloxOffset);
   auto* cpu = at::check_generator<at::CPUGeneratorImpl>(generator);
-  const std::lock_guard lock(cpu->mutex_);
   cpu->random();
 }
 

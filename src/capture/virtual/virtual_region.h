@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "capture/virtual/virtual_kernels.h"
 
@@ -18,6 +19,9 @@ class VirtualRegion {
   VirtualRegion& operator=(const VirtualRegion&) = delete;
 
   VirtualKernels& kernels();
+  // For regions in which tensors were made on the device that is not there: from here on calls run, and for one that
+  // works on the device `refuse` throws what says so; nullptr: calls are virtual again.
+  void run_and_refuse(void (*refuse)(const std::string& why));
 
  private:
   class Observer;

@@ -63,26 +63,98 @@ Ids native_layer_norm_backward(M& m) {  // (gradient, x, shape, mean, rstd, weig
   return out;
 }
 
+// The last dimensions of `shape`, as many as `of` has.
+Attrs last_dims(const Shape& shape, const Shape& of) {
+  Shape dims;
+  for (size_t d = shape.size() - of.size(); d < shape.size(); ++d) dims.push_back(static_cast<int64_t>(d));
+  return {{"dims", dims}, {"keepdim", true}};
+}
+Ids rms_norm(M& m) {  // (x, shape, weight, eps) -> result, rstd; by parts, which are fused again
+  const DType wide = m.result(1).dtype;
+  const TensorId x = m.tensor(0, wide);
+  const double eps = m.real(3, m.b.dtype(m.tensor(0)) == DType::kF64 ? 0x1p-52 : 0x1p-23);
+  const TensorId square = m.b.add("mean", {m.b.add("square", {x})}, last_dims(m.b.shape(x), m.ints(1)));
+  const TensorId rstd = m.b.add("rsqrt", {m.b.add("add", {square, m.b.full(eps, wide)})});
+  TensorId out = m.b.add("mul", {x, rstd});
+  if (m.has(2)) out = m.b.add("mul", {out, m.tensor(2, wide)});
+  return {m.b.cast(out, m.result(0).dtype), rstd};
+}
+Ids rms_norm_backward(M& m) {  // (gradient, x, shape, rstd, weight, mask)
+  const auto* wanted = std::get_if<std::vector<bool>>(&m.args()[5]);
+  if (wanted == nullptr) M::unmapped("no mask of gradients");
+  const TensorId rstd = m.tensor(3);
+  const DType wide = m.b.dtype(rstd);
+  const TensorId gradient = m.tensor(0, wide);
+  const TensorId normed = m.b.add("mul", {m.tensor(1, wide), rstd});
+  Ids out;
+  if ((*wanted)[0]) {
+    const TensorId scaled = m.has(4) ? m.b.add("mul", {gradient, m.tensor(4, wide)}) : gradient;
+    const TensorId along = m.b.add("mean", {m.b.add("mul", {scaled, normed})}, last_dims(m.b.shape(normed), m.ints(2)));
+    const TensorId across = m.b.add("sub", {scaled, m.b.add("mul", {normed, along})});
+    out.push_back(m.b.cast(m.b.add("mul", {across, rstd}), m.result(0).dtype));
+  }
+  if ((*wanted)[1] && m.has(4)) {
+    Shape rows;
+    for (size_t d = 0; d + m.ints(2).size() < m.b.shape(normed).size(); ++d) rows.push_back(static_cast<int64_t>(d));
+    out.push_back(m.b.cast(m.b.sum(m.b.add("mul", {gradient, normed}), rows), m.result(out.size()).dtype));
+  }
+  return out;
+}
+
 double default_scale(M& m, TensorId q) { return 1 / std::sqrt(static_cast<double>(m.b.shape(q).back())); }
 
-// (q, k, v, dropout, causal, mask, scale) -> result, logsumexp
+// Where a kernel for attention has its arguments. All begin with q, k, v, and backward with the gradient before them;
+// behind result and sums stand states of generators, which are not used without dropout.
+constexpr size_t kNowhere = SIZE_MAX;
+struct AttentionPlaces {
+  size_t dropout, causal, mask, scale;
+  size_t result = kNowhere;            // backward: and its sums right behind it
+  size_t wanted_gradients = kNowhere;  // backward: which, the mask's last
+};
+constexpr AttentionPlaces kCpuAttention{3, 4, 5, 6}, kCpuAttentionBackward{6, 7, 8, 9, 4};
+constexpr AttentionPlaces kFlash{3, 4, kNowhere, 6}, kFlashBackward{10, 11, kNowhere, 14, 4};
+constexpr AttentionPlaces kCudnn{5, 6, 3, 8}, kCudnnBackward{13, 14, 8, 15, 4};
+constexpr AttentionPlaces kEfficient{5, 6, 3, 7}, kEfficientBackward{9, 11, 4, 12, 5, 10};
+
+template <AttentionPlaces at>
 Ids attention(M& m) {
-  if (m.real(3, 0.0) != 0) M::unmapped("attention with dropout");
+  if (m.real(at.dropout, 0.0) != 0) M::unmapped("attention with dropout");
   const TensorId q = m.tensor(0);
   Ids operands = {q, m.tensor(1), m.tensor(2)};
-  if (m.has(5)) operands.push_back(m.tensor(5));
-  const Ids out =
-      m.b.add_all("attention", operands, {{"scale", m.real(6, default_scale(m, q))}, {"causal", m.flag(4, false)}});
-  return {out[0], m.as_result(out[1], 1)};
+  if (at.mask != kNowhere && m.has(at.mask)) operands.push_back(m.tensor(at.mask));
+  Ids out = m.b.add_all("attention", operands,
+                        {{"scale", m.real(at.scale, default_scale(m, q))}, {"causal", m.flag(at.causal, false)}});
+  const Shape sums = m.b.shape(out[1]);  // (batch, heads, queries); a kernel may give them more queries, or a dimension
+  const Shape wanted = m.result(1).shape;
+  if (element_count(wanted) == 0)
+    out[1] = m.b.full(0, m.result(1).dtype, wanted);
+  else if (wanted.size() == sums.size() && wanted != sums)
+    out[1] = m.b.add("pad", {out[1]}, {{"low", Shape(3, 0)}, {"high", Shape{0, 0, wanted[2] - sums[2]}}});
+  else
+    out[1] = m.b.reshape(out[1], wanted);
+  out[1] = m.b.cast(out[1], m.result(1).dtype);
+  for (size_t k = 2; k < m.result_count(); ++k) out.push_back(m.b.full(0, m.result(k).dtype, m.result(k).shape));
+  return out;
 }
-// (gradient, q, k, v, result, logsumexp, dropout, causal, mask, scale) -> gradients of q, k, v
+template <AttentionPlaces at>
 Ids attention_backward(M& m) {
-  if (m.real(6) != 0) M::unmapped("attention with dropout");
+  if (m.real(at.dropout) != 0) M::unmapped("attention with dropout");
+  if (at.wanted_gradients != kNowhere) {
+    const auto* wanted = std::get_if<std::vector<bool>>(&m.args()[at.wanted_gradients]);
+    if (wanted == nullptr || *wanted != std::vector<bool>{true, true, true, false})
+      M::unmapped("the gradient of attention's mask");
+  }
   const TensorId q = m.tensor(1);
-  Ids operands = {m.tensor(0), q, m.tensor(2), m.tensor(3), m.tensor(4), m.tensor(5)};
-  if (m.has(8)) operands.push_back(m.tensor(8));
+  const Shape rows(m.b.shape(q).begin(), m.b.shape(q).end() - 1);
+  TensorId sums = m.tensor(at.result + 1);
+  if (m.b.shape(sums).size() == rows.size())
+    sums = m.b.shape(sums) == rows ? sums : m.b.slice(sums, Shape(3, 0), rows, Shape(3, 1));
+  else
+    sums = m.b.reshape(sums, rows);
+  Ids operands = {m.tensor(0), q, m.tensor(2), m.tensor(3), m.tensor(at.result), sums};
+  if (at.mask != kNowhere && m.has(at.mask)) operands.push_back(m.tensor(at.mask));
   return m.b.add_all("attention_backward", operands,
-                     {{"scale", m.real(9, default_scale(m, q))}, {"causal", m.flag(7)}});
+                     {{"scale", m.real(at.scale, default_scale(m, q))}, {"causal", m.flag(at.causal)}});
 }
 
 // Log-probabilities are of one row, of rows, or of an image (nll_loss2d), whose classes are dimension 1.
@@ -149,8 +221,16 @@ std::vector<AtenRow> aten_neural_rows() {
       {"_safe_softmax", safe_softmax},
       {"native_layer_norm", native_layer_norm},
       {"native_layer_norm_backward", native_layer_norm_backward},
-      {"_scaled_dot_product_flash_attention_for_cpu", attention},
-      {"_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward},
+      {"_scaled_dot_product_flash_attention_for_cpu", attention<kCpuAttention>},
+      {"_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward<kCpuAttentionBackward>},
+      {"_scaled_dot_product_flash_attention", attention<kFlash>},
+      {"_scaled_dot_product_flash_attention_backward", attention_backward<kFlashBackward>},
+      {"_scaled_dot_product_cudnn_attention", attention<kCudnn>},
+      {"_scaled_dot_product_cudnn_attention_backward", attention_backward<kCudnnBackward>},
+      {"_scaled_dot_product_efficient_attention", attention<kEfficient>},
+      {"_scaled_dot_product_efficient_attention_backward", attention_backward<kEfficientBackward>},
+      {"_fused_rms_norm", rms_norm},
+      {"_fused_rms_norm_backward", rms_norm_backward},
       {"nll_loss_forward", nll_loss_forward},
       {"nll_loss_backward", nll_loss_backward},
       {"nll_loss2d_forward", nll_loss_forward},

@@ -23,6 +23,11 @@ def reads_no_values(text):
     return any(words in text for words in _NO_VALUES)
 
 
+def is_of_virtual(text):
+    """Whether an error is of what virtual() made, where torch has handed it on as another one."""
+    return reads_no_values(text) or 'stepc.virtual(device="cuda")' in text
+
+
 def why_eager():
     """The reason to run eagerly, in words; empty: there is none."""
     if torch._C._functorch.peek_interpreter_stack() is not None:

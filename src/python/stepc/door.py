@@ -9,7 +9,7 @@ import torch
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from stepc import _C, data_parallel, loop, ranks
+from stepc import _C, data_parallel, loop, ranks, virtual_cuda
 from stepc.accelerated import Accelerated
 from stepc.config import Config
 from stepc.module_calls import around_modules
@@ -52,6 +52,7 @@ def accelerate(
         raise _C.UserError(f'config is {config!r}; it is a stepc.Config, such as stepc.Config(mode="exact")')
     if train_step is _LATER:
         return functools.partial(accelerate, modules=modules, optimizers=optimizers, config=config)
+    virtual_cuda.refuse("accelerate()")
     config = config or Config()
     if isinstance(train_step, torch.nn.Module):
         if config.shapes is not None:

@@ -1,18 +1,20 @@
 """Planning without running: plan(), and models that hold no memory until materialise()."""
 
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from stepc import _C, around, tree
+from stepc import _C, around, tree, virtual_cuda
 from stepc.door import Modules, Optimizers, _named
 from stepc.recording import Recording
 from stepc.scout import Scout
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+_here = threading.local()  # `left`: its region that showed a GPU and is over
 
 
 class Plan:
@@ -46,11 +48,15 @@ class Plan:
         """The plan in words."""
         return self._plan.report()
 
-    def plan_for(self, target: str | os.PathLike, mode: str = "fast") -> _C.TargetPlan:
+    def plan_for(self, target: str | os.PathLike | None = None, mode: str = "fast") -> _C.TargetPlan:
         """The step on a machine that need not be here: as Accelerated.plan_for().
 
-        `mode`: "fast", as stepc would run it, or "exact", with eager's choices: the captured calls, each one kernel.
+        `target`: the card of virtual(device="cuda") where it is left out. `mode`: "fast", as stepc would run it, or
+        "exact", with eager's choices: the captured calls, each one kernel.
         """
+        target = target or virtual_cuda.target()
+        if target is None:
+            raise _C.UserError('plan_for() takes a target: "h100", say')
         if mode not in ("fast", "exact"):
             raise _C.UserError(f'mode: must be "fast" or "exact", found "{mode}"')
         return self._plan.plan_for(os.fspath(target), mode == "exact")
@@ -92,14 +98,35 @@ class virtual:
             model = LlamaForCausalLM(config)
 
     The model can be planned directly; materialise() gives it memory and values.
+
+    With device="cuda" a program that trains on a GPU is planned on a machine without one: torch finds one device, the
+    card `target`, and tensors that are made there or moved there have sizes alone. This lasts for the life of the
+    process; after the region such tensors can be planned, and nothing runs.
+
+        with stepc.virtual(device="cuda", target="h100"):
+            model = LlamaForCausalLM(config).to("cuda")
+            plan = stepc.plan(train_step, batch)
+        print(plan.plan_for().report())
     """
 
+    def __init__(self, device: str | torch.device = "cpu", target: str = "h100"):
+        if str(device) not in ("cpu", "cuda", "cuda:0"):
+            raise _C.UserError(f'virtual(): device: must be "cpu" or "cuda", found "{device}"')
+        self._target = None if str(device) == "cpu" else target
+
     def __enter__(self):
-        self._region = _C.VirtualRegion()
+        if self._target is not None:
+            virtual_cuda.show(self._target)
+        self._region, _here.left = getattr(_here, "left", None) or _C.VirtualRegion(), None
+        self._region.refuse(False)
         return self
 
     def __exit__(self, kind, error, trace):
-        self._region.close()
+        if virtual_cuda.target() is None:
+            self._region.close()
+        else:
+            self._region.refuse(True)
+            _here.left = self._region
         if error is not None:
             _explain(error)
         return False
@@ -205,7 +232,7 @@ class _explained:
 def _explain(error):
     """Raises UserError with the user's line in place of an error about values that do not exist."""
     text = str(error)
-    if isinstance(error, _C.UserError) or not around.reads_no_values(text):
+    if isinstance(error, _C.UserError) or not around.is_of_virtual(text):
         return
     line = ""
     trace = error.__traceback__
