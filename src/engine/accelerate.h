@@ -76,7 +76,7 @@ class Accelerated {
 
   [[nodiscard]] const Stats& stats() const { return step_->stats(); }
   // Planned and measured numbers, as text for people.
-  [[nodiscard]] std::string report() const { return step_->report(); }
+  [[nodiscard]] std::string report(const std::optional<Prediction>& told = {}) const { return step_->report(told); }
   [[nodiscard]] std::optional<Prediction> prediction() const { return step_->prediction(); }
   // With memory budget "auto": the Target that the plan was weighed with. A run that continues passes it as
   // Config::target.

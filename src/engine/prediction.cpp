@@ -42,10 +42,15 @@ Prediction predict(const Schedule& schedule, const KnownTarget& known) {
   return {timeline.seconds, known.is_calibrated, timeline.exchange_seconds, timeline.exposed_seconds};
 }
 
+std::string_view source_of(const Prediction& prediction) {
+  if (prediction.is_calibrated) return "from this machine's rates";
+  if (prediction.is_scaled)
+    return "from default rates, scaled by the matmuls measured here: `stepc calibrate` measures the rest";
+  return "from default rates: `stepc calibrate` measures this machine's";
+}
+
 std::string to_text(const Prediction& prediction) {
-  return str("{} a step, {}", time_text(prediction.seconds),
-             prediction.is_calibrated ? "from this machine's rates"
-                                      : "from default rates: `stepc calibrate` measures this machine's");
+  return str("{} a step, {}", time_text(prediction.seconds), source_of(prediction));
 }
 
 std::string to_text(const AutoBudget& weighed, bool is_calibrated) {

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include "cost/target.h"
 #include "plan/plan_graph.h"
@@ -14,7 +15,8 @@ struct Config;
 
 struct Prediction {
   double seconds = 0;
-  bool is_calibrated = false;                        // from this machine's own rates; otherwise from the default's
+  bool is_calibrated = false;                        // from this machine's own rates; otherwise from the default's,
+  bool is_scaled = false;                            // which a measurement of this machine has scaled
   double exchange_seconds = 0, exposed_seconds = 0;  // as in Timeline
 };
 
@@ -30,6 +32,8 @@ KnownTarget known_target(const Config& config, const Features& features, int thr
 
 Prediction predict(const Schedule& schedule, const KnownTarget& known);
 
+// "from this machine's rates"
+std::string_view source_of(const Prediction& prediction);
 // "41.2 ms a step", and the source of the rates.
 std::string to_text(const Prediction& prediction);
 // What memory budget "auto" expects of its plan, and of the plan without a budget.

@@ -357,8 +357,9 @@ KnownTarget Step::target_of(const Plan& plan) const {
   return known_target(config_.kernel_directory, plan.schedule().features, plan.schedule().threads);
 }
 
-std::string Step::report() const {
-  return ranks_ != nullptr ? ranks_->report() : report_text(stats_, name_of(config_.mode), prediction());
+std::string Step::report(const std::optional<Prediction>& told) const {
+  if (ranks_ != nullptr) return ranks_->report();
+  return report_text(stats_, name_of(config_.mode), told ? told : prediction());
 }
 
 std::optional<MemoryReport> Step::latest_memory() const {

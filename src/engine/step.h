@@ -72,7 +72,8 @@ class Step {
   void end_warm_up();
 
   const Stats& stats() const { return stats_; }
-  std::string report() const;
+  // `told`: the prediction to print in place of prediction().
+  std::string report(const std::optional<Prediction>& told = {}) const;
   // The predicted time of a replay, on this machine, of the plan that ran last; nothing before the first.
   std::optional<Prediction> prediction() const;
   // With memory budget "auto": the Target that the plan that ran last was weighed with.

@@ -5,6 +5,7 @@
 
 import fcntl
 import json
+import re
 import shutil
 
 import pytest
@@ -70,6 +71,13 @@ def test_a_family_trains_from_its_directory(chats, family):
     assert not info["missing_keys"] and not info["unexpected_keys"]
     assert model.config.model_type == config.model_type
     assert losses(chats)[-1] < losses(chats)[0]
+
+
+def test_one_source_of_the_prediction_from_the_start_to_the_end(chats):
+    said = chats("train", "run.toml", *chats.mixture, "--train.steps=6").stdout
+    assert re.search(r"predicted: \S+ \S+ a step, at least .*; from default rates, scaled by the matmuls measured here", said), said
+    assert re.search(r"step time   predicted \S+ \S+ a step, from default rates, scaled by the matmuls measured here", said), said
+    assert "measures this machine's" not in said
 
 
 def test_baichuan_trains_from_its_directory(chats):

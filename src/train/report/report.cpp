@@ -162,8 +162,7 @@ std::string planned_html(const Report& report) {
                                        : "planned: every FLOP at the rate of a large matmul");
   if (report.prediction)
     rows += row("a step, predicted", seconds(report.prediction->seconds), seconds(report.step_seconds),
-                report.prediction->is_calibrated ? "from this machine's rates"
-                                                 : "from default rates, scaled by the rate of a large matmul");
+                std::string(source_of(*report.prediction)));
   const bool planned = stats.plans > 0;
   if (planned) {
     rows += row("step memory, peak", bytes(stats.planned_peak_bytes), bytes(stats.measured_peak_bytes),

@@ -58,7 +58,10 @@ double RunNumbers::mfu(double step_seconds) const {
 }
 
 Prediction RunNumbers::told(Prediction prediction) const {
-  if (!prediction.is_calibrated && default_flops_rate > 0) prediction.seconds *= default_flops_rate / matmul_flops_rate;
+  if (!prediction.is_calibrated && default_flops_rate > 0) {
+    prediction.seconds *= default_flops_rate / matmul_flops_rate;
+    prediction.is_scaled = true;
+  }
   prediction.seconds = std::max(prediction.seconds, least_step_seconds);
   return prediction;
 }
@@ -67,10 +70,7 @@ std::string step_time_text(const RunNumbers& numbers, const std::optional<Predic
   const std::string least = str("at least {}", time_text(numbers.least_step_seconds));
   if (!prediction) return str("{} a step: every FLOP at the rate of a large matmul", least);
   const Prediction told = numbers.told(*prediction);
-  return str("predicted: {} a step, {}; from {}", time_text(told.seconds), least,
-             told.is_calibrated ? "this machine's rates"
-                                : "default rates, scaled by the matmuls measured here: `stepc calibrate` measures the "
-                                  "rest");
+  return str("predicted: {} a step, {}; {}", time_text(told.seconds), least, source_of(told));
 }
 
 std::string start_table(const RunConfig& config, const models::DecoderConfig& model, const Corpus& corpus,

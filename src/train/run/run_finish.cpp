@@ -106,7 +106,8 @@ void Run::finish() {
   end.held_out_before = metrics_->find(0, kHeldOut);
   end.held_out_after = after;
   write_file_synced(directory_.report(), report_html(report_of(end, rows), directory_.metrics()), files_);
-  progress_.note(str("\n{}{}{}", learner_->report(), end_table(end, numbers_), to_text(rows)));
+  const auto told = prediction_ ? std::optional(numbers_.told(*prediction_)) : std::nullopt;
+  progress_.note(str("\n{}{}{}", learner_->report(told), end_table(end, numbers_), to_text(rows)));
   if (planned_.step > 0 && loaded_bytes_ > 0)
     progress_.note(str("  resident memory     {} before the first step, and the plan's {}: {}; at most {}",
                        human_bytes(loaded_bytes_), human_bytes(planned_.step),

@@ -88,7 +88,8 @@ class Learner {
 
   [[nodiscard]] virtual const ModelDirectory& directory() const = 0;
   [[nodiscard]] virtual Stats stats() const = 0;
-  [[nodiscard]] virtual std::string report() const = 0;
+  // `told`: the prediction as the run tells it (RunNumbers::told()).
+  [[nodiscard]] virtual std::string report(const std::optional<Prediction>& told) const = 0;
   [[nodiscard]] virtual std::optional<Prediction> prediction() const = 0;
   [[nodiscard]] virtual std::optional<Target> weighed_with() const = 0;
   // Where every byte of a planned step goes, as step.memory_text() and memory_svg() say it.

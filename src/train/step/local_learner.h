@@ -54,7 +54,7 @@ class LocalLearner final : public Learner {
 
   [[nodiscard]] const ModelDirectory& directory() const override { return directory_; }
   [[nodiscard]] Stats stats() const override { return step_->stats(); }
-  [[nodiscard]] std::string report() const override { return step_->report(); }
+  [[nodiscard]] std::string report(const std::optional<Prediction>& told) const override { return step_->report(told); }
   [[nodiscard]] std::optional<Prediction> prediction() const override { return step_->prediction(); }
   [[nodiscard]] std::optional<Target> weighed_with() const override { return step_->weighed_with(); }
   [[nodiscard]] std::string memory_table() const override { return step_->memory_text(); }

@@ -460,7 +460,7 @@ Stats RankLearner::stats() const {
   return stats;
 }
 
-std::string RankLearner::report() const {
+std::string RankLearner::report(const std::optional<Prediction>& /*told*/) const {
   const RankProgram& program = largest();
   const std::string& with = program.verified().with;
   Strategy strategy = strategy_;

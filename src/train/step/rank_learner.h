@@ -61,7 +61,7 @@ class RankLearner final : public Learner {
 
   [[nodiscard]] const ModelDirectory& directory() const override { return directory_; }
   [[nodiscard]] Stats stats() const override;
-  [[nodiscard]] std::string report() const override;
+  [[nodiscard]] std::string report(const std::optional<Prediction>& told) const override;
   [[nodiscard]] std::optional<Prediction> prediction() const override;
   [[nodiscard]] std::optional<Target> weighed_with() const override { return std::nullopt; }
   [[nodiscard]] std::string memory_table() const override;
