@@ -49,6 +49,7 @@ bench: ## compare with PyTorch eager, torch.compile and JAX; table and build/ben
 	@build/release/benchmarks/codegen_benchmark
 	@build/release/benchmarks/collective_benchmark
 	@.venv/bin/python benchmarks/ranks_benchmark.py
+	@.venv/bin/python benchmarks/slow_link_benchmark.py
 	@.venv/bin/python benchmarks/pipeline_benchmark.py
 	@.venv/bin/python benchmarks/long_context_benchmark.py
 	@.venv/bin/python benchmarks/restart_benchmark.py

@@ -2,14 +2,20 @@
 // under tensor and under context parallelism, and of this rank's rows alone; and the collectives of the first four
 // without anything else.
 //
-//   ranks_benchmark PRESET PRECISION BATCH SEQ      with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT
+//   ranks_benchmark PRESET PRECISION BATCH SEQ [overlap]      with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT
+//
+// With `overlap`, for slow_link_benchmark.py: dp and zero 3 alone, each also with parallel.overlap, and which share of
+// the bytes that it sends its graph lets hide.
 //
 // `run N` on every rank's stdin takes N steps of each, one after the other; rank 0 answers with their seconds.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <map>
 #include <memory>
+#include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,6 +32,7 @@
 #include "ir/rank_parts.h"
 #include "models/lora.h"
 #include "ops/op_def.h"
+#include "plan/price.h"
 #include "runtime/micro_kernels.h"
 #include "train/machine/kernel_directory.h"
 #include "train/step/capture_run.h"
@@ -68,6 +75,31 @@ class Step {
   // What it sends and reduces, in its order.
   void run_bare() {
     for (const std::function<void()>& one : bare_) one();
+  }
+  // Of the bytes that it sends: those that neither the first computation waits for nor the last of the backward pass
+  // gives.
+  [[nodiscard]] double hideable_share() const {
+    const std::vector<Instruction>& all = program_->schedule().instructions;
+    const auto computes = [](const Instruction& one) {
+      return one.kind != Instruction::Kind::kCollective && one.kind != Instruction::Kind::kWait;
+    };
+    const auto is_backward = [&](const Instruction& one) {
+      return computes(one) && one.source.phase == Phase::kBackward;
+    };
+    const auto first = std::ranges::find_if(all, computes);
+    const auto last = std::ranges::find_if(all.rbegin(), all.rend(), is_backward).base();
+    std::set<uint32_t> waited_for;
+    for (auto one = all.begin(); one != first; ++one)
+      if (one->kind == Instruction::Kind::kWait) waited_for.insert(*one->mark);
+    double bytes = 0, hideable = 0;
+    for (auto one = all.begin(); one != all.end(); ++one) {
+      const std::optional<Communication> sent = communication_of(program_->schedule(), *one);
+      if (!sent) continue;
+      bytes += sent->bytes;
+      const bool is_first = one < first && (!one->mark || waited_for.contains(*one->mark));
+      if (!is_first && one < last) hideable += sent->bytes;
+    }
+    return bytes > 0 ? hideable / bytes : 0;
   }
 
  private:
@@ -118,7 +150,7 @@ class Step {
   std::vector<std::function<void()>> bare_;
 };
 
-int run(const std::string& preset, const std::string& precision, int64_t rows, int64_t seq) {
+int run(const std::string& preset, const std::string& precision, int64_t rows, int64_t seq, bool overlap) {
   at::set_num_threads(1);
   constexpr std::chrono::hours kPatience{1};  // other teams have their turns
   const Launch launch = launch_of([](const char* name) { return std::getenv(name); });
@@ -135,11 +167,21 @@ int run(const std::string& preset, const std::string& precision, int64_t rows, i
   };
   std::vector<std::pair<std::string, std::function<void()>>> pieces;
   std::vector<std::unique_ptr<Step>> steps;
-  for (const auto& [name, axis] :
-       {std::pair("dp", "dp_replicate"), {"zero3", "dp_shard"}, {"tp", "tp"}, {"cp", "cp"}}) {
-    Step* step = steps.emplace_back(std::make_unique<Step>(preset, config, strategy_of(axis), seq, ranks)).get();
+  const auto add = [&](const std::string& name, const Strategy& strategy) {
+    Step* step = steps.emplace_back(std::make_unique<Step>(preset, config, strategy, seq, ranks)).get();
     pieces.emplace_back(name, [=] { step->run(); });
-    pieces.emplace_back(std::string(name) + "_bare", [=] { step->run_bare(); });
+    return step;
+  };
+  std::map<std::string, double> hideable;
+  using Named = std::pair<std::string, const char*>;
+  const std::vector<Named> all = {{"dp", "dp_replicate"}, {"zero3", "dp_shard"}, {"tp", "tp"}, {"cp", "cp"}};
+  for (const auto& [name, axis] : std::span(all).first(overlap ? 2 : all.size())) {
+    Strategy strategy = strategy_of(axis);
+    Step* step = add(name, strategy);
+    pieces.emplace_back(name + "_bare", [=] { step->run_bare(); });
+    if (!overlap) continue;
+    strategy.overlap_bytes = kOverlapBytes;
+    hideable[name + "_hideable"] = add(name + "_overlap", strategy)->hideable_share();
   }
   config.train.batch_size = rows / launch.ranks;
   Step alone(preset, config, Strategy(), seq, ranks);
@@ -156,6 +198,7 @@ int run(const std::string& preset, const std::string& precision, int64_t rows, i
         }));
       }
     if (ranks->rank() != 0) continue;
+    for (const auto& [name, share] : hideable) seconds[name] = {share};
     std::printf("%s\n", nlohmann::json(seconds).dump().c_str());
     std::fflush(stdout);
   }
@@ -166,8 +209,9 @@ int run(const std::string& preset, const std::string& precision, int64_t rows, i
 
 int main(int argc, char** argv) {
   try {
-    if (argc == 5) return run(argv[1], argv[2], std::atoll(argv[3]), std::atoll(argv[4]));
-    std::fputs("ranks_benchmark PRESET PRECISION BATCH SEQ\n", stderr);
+    const bool overlap = argc == 6 && std::string_view(argv[5]) == "overlap";
+    if (argc == 5 || overlap) return run(argv[1], argv[2], std::atoll(argv[3]), std::atoll(argv[4]), overlap);
+    std::fputs("ranks_benchmark PRESET PRECISION BATCH SEQ [overlap]\n", stderr);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "ranks_benchmark: %s\n", error.what());
   }

@@ -28,16 +28,17 @@ def free_port():
 
 
 class Team:
-    """Processes that work only while they are asked."""
+    """Processes that work only while they are asked. `hosts`: of each rank what stands before its command, and variables."""
 
-    def __init__(self, command, ranks):
+    def __init__(self, command, ranks, hosts=None):
         port = str(free_port())
         self.ranks = []
         for rank in range(ranks):
+            before, variables = hosts[rank] if hosts else ([], {})
             place = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks,
-                     "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
+                     "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1} | variables
             self.ranks.append(subprocess.Popen(
-                list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE if rank == 0 else None, text=True,
+                [*before, *map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE if rank == 0 else None, text=True,
                 env=os.environ | {name: str(value) for name, value in place.items()}))
 
     def run(self, count):

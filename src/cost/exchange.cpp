@@ -16,12 +16,24 @@ struct Level {
   [[nodiscard]] double branches() const { return within / below; }
 };
 
+// Of one level after another; `most`: what the one that takes longest does.
+void add_bytes(Exchange& out, size_t level, double seconds, double& most) {
+  out.bytes_seconds += seconds;
+  if (seconds <= most) return;
+  most = seconds;
+  out.level = level;
+}
+
 Exchange ring(const std::vector<Level>& levels, const Communication& sent, double passes) {
   Exchange out{0, 0, "ring"};
   const double ranks = levels.back().within;
   double rate = levels.front().link->bytes_per_second;
-  for (const Level& level : levels) {
-    if (level.branches() > 1) rate = std::min(rate, level.below * level.link->bytes_per_second);
+  for (size_t l = 0; l < levels.size(); ++l) {
+    const Level& level = levels[l];
+    if (const double own = level.below * level.link->bytes_per_second; level.branches() > 1 && own <= rate) {
+      rate = own;
+      out.level = l;
+    }
     // Of the hops around, those that cross this level and none above it.
     const double hops = ranks / level.below - ranks / level.within;
     out.latency_seconds += passes * hops * level.link->latency_seconds;
@@ -55,9 +67,11 @@ Exchange hierarchical(const std::vector<Level>& levels, const Communication& sen
   Exchange out{0, 0, "hierarchical"};
   const double ranks = levels.back().within;
   const double whole = sent.bytes * ranks / (ranks - 1);  // of all passes
-  for (const Level& level : levels) {
+  double most = 0;
+  for (size_t l = 0; l < levels.size(); ++l) {
+    const Level& level = levels[l];
     const double peers = level.branches() - 1;
-    out.bytes_seconds += peers * whole / level.within / level.link->bytes_per_second;
+    add_bytes(out, l, peers * whole / level.within / level.link->bytes_per_second, most);
     out.latency_seconds += passes * peers * level.link->latency_seconds;
   }
   return out;
@@ -66,9 +80,11 @@ Exchange hierarchical(const std::vector<Level>& levels, const Communication& sen
 Exchange direct(const std::vector<Level>& levels, const Communication& sent) {
   Exchange out{0, 0, "direct"};
   const double peers = levels.back().within - 1;
-  for (const Level& level : levels) {
+  double most = 0;
+  for (size_t l = 0; l < levels.size(); ++l) {
+    const Level& level = levels[l];
     const double share = (level.within - level.below) / peers;
-    out.bytes_seconds += share * sent.bytes / level.link->bytes_per_second;
+    add_bytes(out, l, share * sent.bytes / level.link->bytes_per_second, most);
     out.latency_seconds += share * sent.hops * level.link->latency_seconds;
   }
   return out;
@@ -77,9 +93,13 @@ Exchange direct(const std::vector<Level>& levels, const Communication& sent) {
 // To the next rank: all wait for the pair that is farthest apart.
 Exchange rotate(const std::vector<Level>& levels, const Communication& sent) {
   Exchange out{0, 0, "direct"};
-  for (const Level& level : levels) {
+  for (size_t l = 0; l < levels.size(); ++l) {
+    const Level& level = levels[l];
     if (level.branches() <= 1) continue;
-    out.bytes_seconds = std::max(out.bytes_seconds, sent.bytes / level.link->bytes_per_second);
+    if (const double seconds = sent.bytes / level.link->bytes_per_second; seconds > out.bytes_seconds) {
+      out.bytes_seconds = seconds;
+      out.level = l;
+    }
     out.latency_seconds = std::max(out.latency_seconds, sent.hops * level.link->latency_seconds);
   }
   return out;

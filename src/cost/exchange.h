@@ -1,6 +1,7 @@
 // exchange(): what a collective takes on the links of a cluster, by the algorithm that takes least there.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,7 @@ struct Exchange {
   double bytes_seconds = 0;    // for the bytes alone
   double latency_seconds = 0;  // one message after another
   std::string_view algorithm;  // "ring", "tree", "parallel trees", "hierarchical", "direct"
+  size_t level = 0;            // of Rates::links: the one that its bytes load most
   bool operator==(const Exchange&) const = default;
 };
 

@@ -1,5 +1,5 @@
-// accelerate(): the C++ door. Takes the user's training step as it is and returns a function that is called the same
-// way; after a few recorded calls it replays the step from a plan.
+// accelerate(): the C++ door. Takes the user's training step without a change and returns a function with the same
+// call. After a few recorded calls it replays the step from a plan.
 //
 //   auto step = stepc::accelerate(
 //       [&](const at::Tensor& batch) {
@@ -12,9 +12,9 @@
 //       {model}, {optimizer});
 //   for (const at::Tensor& batch : batches) at::Tensor loss = step(batch);
 //
-// The step may read and write its batch, the modules' parameters, gradients and buffers, and the optimizers' state.
-// What it reads on the host becomes a number of the plan or a guard. A step that no plan can hold, because it uses
-// other tensors, say, runs eagerly, with one warning that says why.
+// The step may read and write its batch, the modules' parameters, gradients and buffers, and the optimizers' state. A
+// value that it reads on the host becomes a number of the plan or a guard. A step that no plan can hold, for example
+// because it uses other tensors, runs eagerly, with one warning that gives the reason.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// What a plan's replay should take on this machine, beside what it takes.
+// The predicted time of a plan's replay on this machine, beside the measured time.
 #pragma once
 
 #include <filesystem>

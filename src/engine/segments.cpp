@@ -10,7 +10,7 @@
 #include "aten/cpu_hook.h"
 #include "base/check.h"
 #include "capture/observer.h"
-#include "engine/program/gradients_aside.h"
+#include "engine/program/stashed_gradients.h"
 #include "engine/verify/pass_remains.h"
 
 namespace stepc {
@@ -102,7 +102,7 @@ void Segments::took(const std::string& signature, bool as_it_is, double seconds)
 
 // Gradients do not affect the signature of a loop's model.
 std::vector<at::Tensor> Segments::list_without_gradients(const StepInput& input) {
-  const GradientsAside aside(*program_);
+  const StashedGradients stash(*program_);
   return list_tensors(*program_, input);
 }
 
@@ -201,7 +201,7 @@ std::vector<at::Tensor> Segments::Call::record(const ForwardFn& eager) {
 
 std::vector<at::Tensor> Segments::Call::run_recorded(const ForwardFn& eager) {
   program_ = std::make_unique<RecordedStep>(*owner_.program_, input_, owner_.config_.op_rules);
-  const GradientsAside aside(*owner_.program_);
+  const StashedGradients stash(*owner_.program_);
   auto recorder = std::make_unique<Recorder>(*program_);
   if (owner_.is_traced()) recorder->note_made();
   std::vector<at::Tensor> outputs;
@@ -219,7 +219,7 @@ std::optional<std::vector<at::Tensor>> Segments::Call::replay() {
     const bool verifies = owner_.plans_.must_verify(*plan);
     before_.emplace(owner_.program_.get(), verifies ? plan->changed(tensors_) : plan->written_before_pause(tensors_),
                     plan->generators(*owner_.program_));
-    const GradientsAside aside(*owner_.program_);
+    const StashedGradients stash(*owner_.program_);
     outcome = plan->run(*owner_.program_, tensors_);
     if (!outcome.result) return std::nullopt;
     INTERNAL_CHECK(outcome.result->paused, "a plan of a model has no pause");
@@ -270,7 +270,7 @@ void Segments::Call::look_at_backward(const std::vector<at::Tensor>& gradients, 
   --owner_.open_recordings_;
   Recording recording;
   {
-    const GradientsAside aside(*owner_.program_);
+    const StashedGradients stash(*owner_.program_);
     Undo undo(owner_.program_.get(), plan_->changed(tensors_), plan_->generators(*owner_.program_));
     looked_at_->restore();  // a Graph's draws leave generators in other states
     recorder->resume(gradients);
@@ -342,9 +342,9 @@ std::vector<at::Tensor> Segments::Call::joined(std::vector<at::Tensor> of_inputs
 
 std::vector<at::Tensor> Segments::Call::eager_backward(const std::vector<at::Tensor>& gradients,
                                                        const BackwardFn& eager) {
-  GradientsAside aside(*owner_.program_);
+  StashedGradients stash(*owner_.program_);
   std::vector<at::Tensor> found = eager(gradients);
-  return joined(std::move(found), aside.take());
+  return joined(std::move(found), stash.take());
 }
 
 std::vector<at::Tensor> Segments::Call::backward(const std::vector<at::Tensor>& gradients, const BackwardFn& eager) {
@@ -367,12 +367,12 @@ std::vector<at::Tensor> Segments::Call::backward(const std::vector<at::Tensor>& 
 }
 
 std::vector<at::Tensor> Segments::Call::replay_backward(const std::vector<at::Tensor>& gradients) {
-  GradientsAside aside(*owner_.program_);
+  StashedGradients stash(*owner_.program_);
   const std::shared_ptr<Plan> plan = std::move(plan_);  // another call may run it from here on
   StepResult result = plan->resume(gradients);
   owner_.plans_.replayed(owner_.plans_.entry_of(signature_), *plan, result);
   if (mode_ != Mode::kLook) note_pace();
-  return joined(std::move(result.outputs), aside.take(result.rebindings));
+  return joined(std::move(result.outputs), stash.take(result.rebindings));
 }
 
 // Of a replay whose time nobody takes.
@@ -389,20 +389,20 @@ bool Segments::Call::is_timed() const {
 
 std::vector<at::Tensor> Segments::Call::finish_recording(const std::vector<at::Tensor>& gradients,
                                                          const BackwardFn& eager) {
-  GradientsAside aside(*owner_.program_);
+  StashedGradients stash(*owner_.program_);
   const std::unique_ptr<Recorder> recorder = std::move(recorder_);
   --owner_.open_recordings_;
   recorder->resume(gradients);
   StepOutput output;
   recorder->run([&] { output.tensors = eager(gradients); });
   Recording recording = recorder->finish(std::move(output));
-  std::vector<at::Tensor> found = aside.take();
+  std::vector<at::Tensor> found = stash.take();
   if (PlanEntry* entry = owner_.plans_.entry_of(signature_)) owner_.plans_.keep(*entry, recording, input_);
   release_free_memory();
   return joined(std::move(recording.output.tensors), std::move(found));
 }
 
-std::vector<at::Tensor> Segments::Call::end_check(std::vector<at::Tensor> outputs, GradientsAside& aside) {
+std::vector<at::Tensor> Segments::Call::end_check(std::vector<at::Tensor> outputs, StashedGradients& stash) {
   plan_->set_verified(wrong_rule_.empty());
   ++owner_.stats_.verifications;
   if (with_plain_) ++owner_.stats_.plain_verifications;
@@ -410,7 +410,7 @@ std::vector<at::Tensor> Segments::Call::end_check(std::vector<at::Tensor> output
     owner_.plans_.give_up(*entry, different());
   plan_.reset();
   release_free_memory();
-  std::vector<at::Tensor> found = joined(std::move(outputs), aside.take());
+  std::vector<at::Tensor> found = joined(std::move(outputs), stash.take());
   USER_CHECK(wrong_rule_.empty(), "{}", wrong_rule_);
   return found;
 }

@@ -1,7 +1,7 @@
-// A model whose loop stays as it is: calling it runs the forward pass, the loop makes a loss of the outputs, and its
-// backward pass comes back to us with their gradients. Both parts are one recording, and one plan that pauses between.
-// What a plan cannot give (a graph that is kept, a backward pass that begins otherwise) is left to eager, whose forward
-// pass the door can run again.
+// Segments: a model in an unchanged loop. Calling the model runs the forward pass, the loop computes a loss from the
+// outputs, and the backward pass returns here with the gradients of the outputs. Both passes are one recording, and one
+// plan that pauses between them. A case that a plan cannot serve (a graph that is kept, a backward pass that begins
+// differently) is left to eager, whose forward pass the door can run again.
 #pragma once
 
 #include <functional>
@@ -22,7 +22,7 @@
 
 namespace stepc {
 
-class GradientsAside;
+class StashedGradients;
 
 class Segments {
  public:
@@ -97,7 +97,7 @@ class Segments {
     void look_at_forward(const ForwardFn& eager);
     void look_at_backward(const std::vector<at::Tensor>& gradients, const BackwardFn& eager);
     std::string different() const;
-    std::vector<at::Tensor> end_check(std::vector<at::Tensor> outputs, GradientsAside& aside);
+    std::vector<at::Tensor> end_check(std::vector<at::Tensor> outputs, StashedGradients& stash);
     void note_pace();
     Program* with_host_state() const;
     std::optional<std::vector<at::Tensor>> trace_forward(const ForwardFn& eager);

@@ -3,7 +3,7 @@
 #include <set>
 #include <utility>
 
-#include "engine/program/gradients_aside.h"
+#include "engine/program/stashed_gradients.h"
 #include "engine/segments.h"
 #include "engine/verify/pass_remains.h"
 #include "engine/verify/rule_check.h"
@@ -63,7 +63,7 @@ std::optional<std::vector<at::Tensor>> Segments::Call::trace_forward(const Forwa
   const auto generators = followed.plan()->generators(*owner_.program_);
   if (verifies || std::ranges::any_of(input_.tensors, [](const at::Tensor& one) { return one.requires_grad(); }))
     before_.emplace(nullptr, changed_by_any(entry_->plans, followed.tensors()), generators);
-  const GradientsAside aside(*owner_.program_);
+  const StashedGradients stash(*owner_.program_);
   if (verifies) {
     entry_->to_verify = std::max(entry_->to_verify - 1, 0);
     check_.reset(new TracedCheck(std::move(followed)));
@@ -94,12 +94,12 @@ TracedStep Segments::Call::end_traced(StepOutput output) {
 
 std::vector<at::Tensor> Segments::Call::trace_backward(const std::vector<at::Tensor>& gradients,
                                                        const BackwardFn& eager) {
-  GradientsAside aside(*owner_.program_);
+  StashedGradients stash(*owner_.program_);
   traced_->resume(gradients);
   StepOutput output;
   traced_->run([&] { output.tensors = eager(gradients); });
   TracedStep traced = end_traced(std::move(output));
-  return joined(std::move(traced.output.tensors), aside.take());
+  return joined(std::move(traced.output.tensors), stash.take());
 }
 
 // ---- a plan's proof
@@ -144,7 +144,7 @@ std::vector<at::Tensor> Segments::Call::check_forward(const ForwardFn& eager) {
 }
 
 std::string Segments::Call::difference_of_forward(const std::vector<at::Tensor>& outputs) {
-  const GradientsAside aside(*owner_.program_);
+  const StashedGradients stash(*owner_.program_);
   const std::vector<at::Tensor> written = plan_->written_before_pause(tensors_);
   PassRemains of_eager(*plan_);
   of_eager.add_outputs(outputs, "output");
@@ -192,14 +192,14 @@ bool Segments::Call::left_while_checked() {
 
 std::vector<at::Tensor> Segments::Call::check_backward(const std::vector<at::Tensor>& gradients,
                                                        const BackwardFn& eager) {
-  GradientsAside aside(*owner_.program_);
+  StashedGradients stash(*owner_.program_);
   Undo before(with_host_state(), plan_->changed(tensors_), plan_->generators(*owner_.program_));
   std::vector<at::Tensor> outputs;
   if (check_ != nullptr) {
     check_->first->resume(gradients);
     check_->first->run([&] { outputs = eager(gradients); });
     check_->first->end();
-    if (left_while_checked()) return joined(std::move(outputs), aside.take());
+    if (left_while_checked()) return joined(std::move(outputs), stash.take());
   } else {
     outputs = eager(gradients);
   }
@@ -225,7 +225,7 @@ std::vector<at::Tensor> Segments::Call::check_backward(const std::vector<at::Ten
       difference_ = difference(*plan_, of_replay, of_plain);
     } else {
       for (const Bound& bound : result.rebindings)
-        if (bound.owner == Owner::kGradient) of_eager.add_gradient(bound.key, aside.gradient_of(bound.key));
+        if (bound.owner == Owner::kGradient) of_eager.add_gradient(bound.key, stash.gradient_of(bound.key));
       of_eager.add_outputs(outputs, "the gradient of input");
       difference_ = difference(*plan_, of_replay, of_eager);
     }
@@ -234,7 +234,7 @@ std::vector<at::Tensor> Segments::Call::check_backward(const std::vector<at::Ten
   }
   after.restore();
   check_.reset();
-  return end_check(std::move(outputs), aside);
+  return end_check(std::move(outputs), stash);
 }
 
 }  // namespace stepc

@@ -38,7 +38,7 @@ struct Stats {
   uint64_t float64_verifications = 0;  // where eager differed, and float64 decided
   uint64_t guard_misses = 0;
   uint64_t checks = 0;         // steps that ran as they are although there is a plan, to be compared with its calls
-  uint64_t slips = 0;          // of them: those that did something else than their plan, which nobody had seen
+  uint64_t failed_checks = 0;  // of them: those that did something else than their plan, which no guard had seen
   uint64_t departures = 0;     // of traced steps from their plans
   uint64_t known_updates = 0;  // of optimizers in replays: those whose host numbers were computed without their code
   uint64_t plans = 0;

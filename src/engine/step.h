@@ -1,5 +1,5 @@
-// The engine behind accelerate(): decides for each call whether to record, verify, replay or run eagerly, and keeps the
-// plans. Works on flat lists of tensors; the doors (engine/accelerate.h, python/) give it the user's types.
+// Step: the engine behind accelerate(). Decides for each call whether to record, verify, replay or run eagerly, and
+// keeps the plans. Works on flat lists of tensors; the doors (engine/accelerate.h, python/) convert the user's types.
 #pragma once
 
 #include <filesystem>

@@ -1,5 +1,5 @@
-// plan(): what a training step does and takes, without running it; the C++ door beside accelerate(). Models built
-// inside a VirtualRegion hold no memory, so the model may be larger than the machine.
+// plan(): plans a training step without running it, and reports what it does and takes; the C++ door beside
+// accelerate(). Models built inside a VirtualRegion hold no memory, so the model may be larger than the machine.
 //
 //   std::optional<stepc::VirtualRegion> region(std::in_place);
 //   models::Decoder model(config);

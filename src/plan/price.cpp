@@ -416,7 +416,7 @@ std::optional<Communication> communication_of(const Schedule& schedule, const In
 Price Pricer::price_collective(const Instruction& instruction) const {
   const Communication sent = communication_of(schedule_, instruction).value();
   const Exchange took = exchange(rates_, schedule_.mesh, op_def(instruction.op).collective, sent);
-  return {WorkClass::kCollective, took.bytes_seconds, took.latency_seconds};
+  return {WorkClass::kCollective, took.bytes_seconds, took.latency_seconds, took.level};
 }
 
 // The nodes' calls on each stretch, and a copy of each result to where it belongs; what goes from one call to the next

@@ -2,6 +2,7 @@
 // of its kind and size. The simulator says where its memory traffic comes from, which goes on top.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -41,6 +42,7 @@ struct Price {
   WorkClass work = WorkClass::kHost;
   double compute_seconds = 0;  // with its operands at hand; its traffic comes on top
   double call_seconds = 0;     // before it begins, and between its threads
+  size_t link = 0;             // of a collective: the level of links that its compute_seconds load most
 };
 
 // Prices the instructions of one Schedule on one Target; holds what the Schedule's programs cost. Borrows both.

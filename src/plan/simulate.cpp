@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
 #include "ir/alignment.h"
+#include "plan/stream_times.h"
 #include "schedule/buffer_lives.h"
 
 namespace stepc {
@@ -129,6 +131,8 @@ nlohmann::ordered_json event_of(const Schedule& schedule, const TimelineEntry& e
   return event;
 }
 
+bool is_exchange(const Instruction& instruction) { return instruction.kind == Instruction::Kind::kCollective; }
+
 std::string_view device_of(bool is_gpu) { return is_gpu ? "a GPU" : "a CPU"; }
 
 }  // namespace
@@ -144,27 +148,40 @@ Timeline simulate(const Schedule& schedule, const Target& target) {
   const std::vector<uint64_t> live = live_bytes_of(schedule);
   Timeline timeline;
   timeline.bind_seconds = timeline.seconds = pricer.bind_seconds();
-  std::map<uint32_t, double> ends;   // by stream
-  std::map<uint32_t, double> marks;  // when each is reached
+  std::vector<StreamTask> tasks;
+  std::map<uint32_t, size_t> marks;  // the instruction that reaches each
+  std::optional<size_t> last_of_main;
   for (size_t i = 0; i < schedule.instructions.size(); ++i) {
     const Instruction& instruction = schedule.instructions[i];
     const Price price = pricer.price(instruction);
     const double traffic = traffic_seconds(schedule, instruction, target.rates, distances);
     const bool is_wait = instruction.kind == Instruction::Kind::kWait;
-    const double seconds = is_wait ? price.call_seconds : pricer.seconds_of(price, traffic);
-    const auto end_of = [&](uint32_t stream) -> double& {
-      return ends.try_emplace(stream, timeline.bind_seconds).first->second;
-    };
-    double& end = end_of(instruction.stream);
-    const bool is_exchange = instruction.kind == Instruction::Kind::kCollective;
-    const double begin = is_exchange && instruction.mark ? std::max(end, end_of(0)) : end;
-    const double marked = is_wait ? marks.at(*instruction.mark) : begin;
-    const double done = std::max(begin, marked) + seconds;
-    timeline.entries.push_back({price.work, instruction.stream, begin, done, live[i]});
-    end = done;
-    if (instruction.mark && !is_wait) marks[*instruction.mark] = end;
-    if (is_exchange) timeline.exchange_seconds += seconds;
-    if (instruction.stream == 0 && (is_exchange || is_wait)) timeline.exposed_seconds += done - begin;
+    StreamTask& task = tasks.emplace_back(StreamTask{.stream = instruction.stream});
+    task.seconds = is_wait ? price.call_seconds : pricer.seconds_of(price, traffic);
+    if (is_wait) {
+      task.after = marks.at(*instruction.mark);
+    } else if (instruction.mark) {
+      marks[*instruction.mark] = i;
+      if (is_exchange(instruction)) task.after = last_of_main;
+    }
+    if (is_exchange(instruction) && task.seconds > 0) {
+      task.link = price.link;
+      task.link_share = price.compute_seconds / task.seconds;
+    }
+    if (instruction.stream == 0) last_of_main = i;
+    timeline.entries.push_back({price.work, instruction.stream, 0, 0, live[i]});
+  }
+  const std::vector<StreamTime> times = stream_times(tasks, timeline.bind_seconds);
+  std::map<uint32_t, double> ends;  // by stream
+  for (size_t i = 0; i < times.size(); ++i) {
+    const Instruction& instruction = schedule.instructions[i];
+    const bool is_wait = instruction.kind == Instruction::Kind::kWait;
+    double& end = ends.try_emplace(instruction.stream, timeline.bind_seconds).first->second;
+    TimelineEntry& entry = timeline.entries[i];
+    entry.begin_seconds = is_wait ? end : times[i].begin_seconds;
+    end = entry.end_seconds = times[i].end_seconds;
+    if (is_exchange(instruction)) timeline.exchange_seconds += entry.seconds();
+    if (instruction.stream == 0 && (is_exchange(instruction) || is_wait)) timeline.exposed_seconds += entry.seconds();
     timeline.seconds = std::max(timeline.seconds, end);
     timeline.peak_bytes = std::max(timeline.peak_bytes, live[i]);
   }

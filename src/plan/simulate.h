@@ -25,14 +25,15 @@ struct Timeline {
   std::vector<TimelineEntry> entries;  // one an instruction
   double seconds = 0;                  // of the step, the program's own host code aside
   double bind_seconds = 0;             // of these, before the first instruction
-  double exchange_seconds = 0;         // that collectives take, on any stream
+  double exchange_seconds = 0;         // that collectives take, on any stream, with what they wait for shared links
   double exposed_seconds = 0;          // of these, that stream 0 waits for them
   uint64_t peak_bytes = 0;             // the largest live_bytes
   bool operator==(const Timeline&) const = default;
 };
 
 // Streams run side by side as far as marks let them; a collective with a mark begins once all before it on stream 0 has
-// ended. The step in a row of equal steps: what it finds in caches is what the one before left there.
+// ended. Exchanges that go on at the same time share the link that both load (stream_times.h). The step in a row of
+// equal steps: what it finds in caches is what the one before left there.
 //
 // A tensor's bytes come from as far as traffic has gone by since they were last touched (their reuse distance; Mattson,
 // Gecsei, Slutz, Traiger: Evaluation techniques for storage hierarchies, 1970), at the Target's rate for a stream of

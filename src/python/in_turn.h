@@ -1,5 +1,5 @@
-// One call at a time of all steps of the process: a recording marks, and a verification puts back, whatever the step
-// reaches, which another thread's step may be using.
+// One call at a time of all steps of the process: a recording marks, and a verification restores, whatever the step
+// reaches, and another thread's step may use the same objects.
 #pragma once
 
 #include <mutex>

@@ -1,5 +1,5 @@
-// What of CPython's insides differs between its versions: what a frame holds while an opcode of it is traced, which
-// stepc/watch/watch.py reads, and what tells that a dict or a class was changed.
+// The parts of CPython's internals that differ between its versions: what a frame holds while one of its opcodes is
+// traced, which stepc/watch/watch.py reads, and what shows that a dict or a class was changed.
 #pragma once
 
 #include <cstdint>

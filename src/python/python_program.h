@@ -1,5 +1,5 @@
-// A Python program: its modules, optimizers and other objects, found by stepc/scout.py and read here at every step
-// without running Python code. Holds the containers that tensors stand in (a module's `_parameters`), never tensors.
+// A Python program: stepc/scout.py finds its modules, optimizers and other objects, and this class reads them at every
+// step without running Python code. Holds the containers of tensors (a module's `_parameters`), never tensors.
 #pragma once
 
 #include <map>

@@ -1,4 +1,5 @@
-// The part of stepc._C that a recording needs from Python: scopes of modules, marks of events, what Python has seen.
+// The part of stepc._C that a recording needs from Python: scopes of modules, marks of events, and what Python has
+// seen.
 #pragma once
 
 #include <pybind11/pybind11.h>

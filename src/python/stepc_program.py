@@ -1,6 +1,7 @@
-"""The `stepc` command of an installed package: runs the program that lies in the package, with the installed torch.
+"""The `stepc` command of an installed package: runs the program inside the package, with the installed torch.
 
-Not part of the package itself, whose import brings PyTorch with it: the program needs LibTorch's libraries only.
+Not part of the package itself, because importing that also imports PyTorch: the program needs only LibTorch's
+libraries.
 """
 
 import importlib.util

@@ -1,4 +1,5 @@
-"""What the package requires of torch: the minor version that it is built against. pip's build asks (pyproject.toml)."""
+"""The version of torch that the package requires: the minor version that it is built against. pip's build asks
+(pyproject.toml)."""
 
 import os
 import re

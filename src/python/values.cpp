@@ -127,7 +127,7 @@ py::dict dict_of(const Stats& s) {
   put("verifications", s.verifications);
   put("guard_misses", s.guard_misses);
   put("checks", s.checks);
-  put("slips", s.slips);
+  put("failed_checks", s.failed_checks);
   put("departures", s.departures);
   put("traced", s.traced);
   put("known_updates", s.known_updates);

@@ -1,4 +1,5 @@
-// What crosses between Python and the engine: tensors, numbers, a config, statistics. Tensors are shared, never copied.
+// Values that pass between Python and the engine: tensors, numbers, a config, statistics. Tensors are shared, never
+// copied.
 #pragma once
 
 #include <vector>

@@ -1,6 +1,7 @@
 // A device for tests on machines without one, as a PyTorch backend under the key PrivateUse1. Its memory is mapped
 // twice: where tensors say that it lies it can be neither read nor written, so host code that follows a device's
-// pointer ends with a fault; kernels, which are the CPU's, find it at a fixed distance from there.
+// pointer ends with a fault; kernels, which are the CPU's, find it at a fixed distance from there. Kernels run at once,
+// but nothing of them is on the host before a synchronisation: see Unfinished.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -126,6 +127,93 @@ class Memory final : public c10::Allocator {
   std::map<char*, size_t> free_, taken_;
 };
 
+// Asynchronous copies between the device and page-locked memory, until a synchronisation. What is on its way to the
+// host is not there before: all its bits are set until then, which is NaN or -1. What is on its way to the device must
+// stay as it was when the copy was asked for. Neither holds the memory.
+class Unfinished {
+ public:
+  static Unfinished& instance() {
+    static auto* const unfinished = new Unfinished;
+    return *unfinished;
+  }
+
+  // The host has the copy's result already. `before`: what was there, which the device has read by then.
+  void to_host(char* memory, size_t bytes, const std::string& before) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(copies_, [&](const Copy& copy) { return copy.memory == memory && copy.bytes == before; });
+    copies_.push_back({memory, std::string(memory, bytes), true});
+    std::memset(memory, 0xff, bytes);
+  }
+  void to_device(char* memory, size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    copies_.push_back({memory, std::string(memory, bytes), false});
+  }
+  void finish() {
+    std::vector<Copy> copies;
+    {
+      const std::lock_guard lock(mutex_);
+      copies = std::exchange(copies_, {});
+    }
+    for (const auto& [memory, bytes, is_to_host] : copies) {
+      if (is_to_host) std::memcpy(memory, bytes.data(), bytes.size());
+      TORCH_CHECK(std::memcmp(memory, bytes.data(), bytes.size()) == 0, bytes.size(),
+                  " bytes of page-locked memory were changed while they were copied to the device");
+    }
+  }
+  void forget(const char* begin, const char* end) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(copies_, [&](const Copy& copy) { return copy.memory >= begin && copy.memory < end; });
+  }
+
+ private:
+  struct Copy {
+    char* memory;
+    std::string bytes;
+    bool is_to_host;
+  };
+  std::mutex mutex_;
+  std::vector<Copy> copies_;
+};
+
+// Page-locked memory of the host, from which and to which copies may be asynchronous.
+class Pinned final : public c10::Allocator {
+ public:
+  static Pinned& instance() {
+    static auto* const pinned = new Pinned;
+    return *pinned;
+  }
+
+  c10::DataPtr allocate(size_t bytes) override {
+    constexpr size_t kAlignment = 64;
+    void* const memory = std::aligned_alloc(kAlignment, (bytes / kAlignment + 1) * kAlignment);
+    TORCH_CHECK(memory != nullptr, "no page-locked memory");
+    const std::lock_guard lock(mutex_);
+    ends_[static_cast<char*>(memory)] = static_cast<char*>(memory) + bytes;
+    return {memory, memory, &free_memory, c10::Device(c10::kCPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &free_memory; }
+  void copy_data(void* to, const void* from, size_t bytes) const override { std::memcpy(to, from, bytes); }
+
+  [[nodiscard]] bool holds(const void* memory) {
+    const std::lock_guard lock(mutex_);
+    const auto* const at = static_cast<const char*>(memory);
+    const auto after = ends_.upper_bound(at);
+    return after != ends_.begin() && at < std::prev(after)->second;
+  }
+
+ private:
+  static void free_memory(void* memory) {
+    Pinned& self = instance();
+    const std::lock_guard lock(self.mutex_);
+    const auto taken = self.ends_.extract(static_cast<char*>(memory));
+    Unfinished::instance().forget(taken.key(), taken.mapped());
+    std::free(memory);
+  }
+
+  std::mutex mutex_;
+  std::map<const char*, const char*> ends_;  // by where they begin
+};
+
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return kKind; }
   c10::Device exchangeDevice(c10::Device) const override { return kDevice; }
@@ -136,8 +224,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream getDefaultStream(c10::Device) const override { return c10::Stream(c10::Stream::DEFAULT, kDevice); }
   c10::Stream exchangeStream(c10::Stream) const override { return c10::Stream(c10::Stream::DEFAULT, kDevice); }
   c10::DeviceIndex deviceCount() const noexcept override { return 1; }
-  void synchronizeDevice(c10::DeviceIndex) const override {}
-  void synchronizeStream(const c10::Stream&) const override {}
+  void synchronizeDevice(c10::DeviceIndex) const override { Unfinished::instance().finish(); }
+  void synchronizeStream(const c10::Stream&) const override { Unfinished::instance().finish(); }
   bool queryStream(const c10::Stream&) const override { return true; }
 };
 
@@ -147,6 +235,8 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   at::Device getDeviceFromPtr(void*) const override { return kDevice; }
+  bool isPinnedPtr(const void* memory) const override { return Pinned::instance().holds(memory); }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return &Pinned::instance(); }
 };
 
 // ---- calls
@@ -277,7 +367,9 @@ void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::
       value = c10::Device(c10::kCPU);
     }
   }
-  Graph::refuse(op.schema().name() == "aten::_local_scalar_dense");
+  const bool reads_host = op.schema().name() == "aten::_local_scalar_dense";
+  Graph::refuse(reads_host);
+  if (reads_host) Unfinished::instance().finish();
   const std::vector<c10::IValue> given(stack->begin() + static_cast<ssize_t>(begin), stack->end());
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   const size_t first = stack->size() - op.schema().returns().size();
@@ -319,12 +411,25 @@ at::Tensor empty_strided(c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides,
                                            c10::GetAllocator(kKind), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
                                            c10::dtype_or_default(dtype));
 }
-at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
-  Graph::refuse(from.device() != kDevice || to.device() != kDevice);
+at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
+  const bool is_to_host = to.device() != kDevice;
+  const at::Tensor& host = is_to_host ? to : from;
+  const bool crosses = host.device() != kDevice;
+  Graph::refuse(crosses);
+  const bool is_asynchronous =
+      crosses && non_blocking && host.is_contiguous() && Pinned::instance().holds(host.const_data_ptr());
+  if (crosses && !is_asynchronous) Unfinished::instance().finish();
+  auto* const memory = is_asynchronous ? static_cast<char*>(const_cast<void*>(host.const_data_ptr())) : nullptr;
+  const std::string before = is_asynchronous ? std::string(memory, host.nbytes()) : std::string();
   OnCpu cpu;
   const auto run = [target = cpu.of(to), source = cpu.of(from)] { target.copy_(source); };
   run();
   Graph::note(run);
+  if (!is_asynchronous) return to;
+  if (is_to_host)
+    Unfinished::instance().to_host(memory, host.nbytes(), before);
+  else
+    Unfinished::instance().to_device(memory, host.nbytes());
   return to;
 }
 at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {

@@ -397,6 +397,40 @@ output return %4
   EXPECT_NEAR(simulate(schedule, target).exposed_seconds, 0, 1e-5);
 }
 
+TEST(Simulate, ExchangesBesideEachOtherShareTheLink) {
+  const Schedule schedule = parse_schedule(R"(stepc.schedule 1
+features none
+threads 1
+mesh dp_shard=2 tp=2
+arena 66048
+live bound 0
+layout "best_fit"
+numbers 0
+buffer b0: input 16384 of 0
+buffer b1: arena 32768 at 0
+buffer b2: arena 32768 at 32768
+operand %0: f32[4096] in b0
+operand %1: f32[2, 4096] in b1
+operand %2: f32[2, 4096] in b2
+input 0: parameter "w" %0
+i0: collective all_gather (%0) -> (%1) {axes=[0], ranks=2} stream 1 mark 0 | forward ""
+i1: collective all_gather (%0) -> (%2) {axes=[1], ranks=2} | forward ""
+i2: wait wait (%1, %0) -> (%1) mark 0 | forward ""
+output return %1
+)");
+  Target target;
+  target.rates.streams = {{1, 1e18}};
+  target.rates.instruction_seconds = target.rates.input_seconds = 0;
+  target.rates.link_latency_seconds = 0;
+  target.rates.link_bytes_per_second = 16384 / 2e-3;
+  const auto end_of_second = [&] { return simulate(schedule, target).entries[1].end_seconds; };
+  EXPECT_NEAR(end_of_second(), 4e-3, 1e-5);
+  EXPECT_NEAR(simulate(schedule, target).exchange_seconds, 8e-3, 1e-5);
+  // A node of two has a link of its own: tp's exchange stays there, dp_shard's goes between nodes.
+  target.rates.links = {{"within", 2, 16384 / 1e-3, 0}, {"between", 0, 16384 / 2e-3, 0}};
+  EXPECT_NEAR(end_of_second(), 1e-3, 1e-5);
+}
+
 TEST(Simulate, SaysWhatRanksSendByKindAndAxes) {
   Schedule schedule = collective("all_to_all", 1024, "4, 1024", "0", 4);
   schedule.instructions.push_back(schedule.instructions[0]);

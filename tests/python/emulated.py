@@ -21,6 +21,7 @@ def device():
     module._is_in_bad_fork = lambda: False
     module.manual_seed_all = lambda seed: None
     module.get_amp_supported_dtype = list
+    module.synchronize = torch.accelerator.synchronize
     torch._register_device_module("emulated", module)
     build = pathlib.Path(stepc.__file__).parents[2]
     ctypes.CDLL(str(next(build.glob("tests/libemulated_device.so"))), mode=ctypes.RTLD_GLOBAL)  # stepc asks it for graphs

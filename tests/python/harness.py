@@ -269,11 +269,11 @@ def run_twins(build, make_batch, steps=None, replays=5, config=None, accelerate=
 
 
 def assert_replayed(stats, replays, quiet=True):
-    keys = ("recordings", "replays", "checks", "slips", "eager_calls", "plans", "guard_misses")
+    keys = ("recordings", "replays", "checks", "failed_checks", "eager_calls", "plans", "guard_misses")
     counts = {key: stats[key] for key in keys}
     # A step that is looked at is one that a plan would have replayed.
     replayed = stats["replays"] + stats["checks"]
-    assert replayed >= replays and not stats["slips"], f"{counts}, wanted {replays}; warnings: {stats['warnings']}"
+    assert replayed >= replays and not stats["failed_checks"], f"{counts}, wanted {replays}; warnings: {stats['warnings']}"
     assert not (quiet and stats["warnings"]), stats["warnings"]
 
 

@@ -87,7 +87,7 @@ def pretending(wrong, at, replays=100):
             calls += 1
             return loss
 
-        step.stats = dict(recordings=2, replays=replays, eager_calls=0, plans=1, guard_misses=0, checks=0, slips=0,
+        step.stats = dict(recordings=2, replays=replays, eager_calls=0, plans=1, guard_misses=0, checks=0, failed_checks=0,
                           warnings=[])
         return step
 

@@ -145,13 +145,54 @@ def test_a_step_that_moves_its_batch_to_the_device_and_reads_its_loss(device, mo
         return run.update(loss_of(run.model, ids.to(device, non_blocking=True))).item()
 
     want, run = Run(device), Run(device)
-    given = [ids.pin_memory() for ids in batches("cpu")] if device == "cuda" else batches("cpu")
+    given = [ids.pin_memory() for ids in batches("cpu")]
     steps_of(want, None, given, step)
     called = steps_of(run, stepc.Config(mode=mode), given, step)
     assert run.seen == want.seen
     run.seen = want.seen = []
     assert_same(run, want)
     assert called.stats["replays"] >= 3, called.report()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_loss_that_goes_to_the_host_beside_the_step(device, mode):
+    """Into page-locked memory, without a wait in the step."""
+    want, run = Run(device), Run(device)
+    lasts = {}
+    for one, config in ((want, None), (run, stepc.Config(mode=mode))):
+        last = torch.zeros((), pin_memory=True)
+
+        def step(run, ids):
+            loss = run.update(loss_of(run.model, ids.to(device, non_blocking=True)))
+            last.copy_(loss, non_blocking=True)
+            return loss
+
+        called = stepc.accelerate(lambda ids: step(one, ids), config=config) if config else lambda ids: step(one, ids)
+        lasts[one] = []
+        for ids in batches("cpu"):
+            one.seen.append(called(ids.pin_memory()))
+            torch.accelerator.synchronize()
+            lasts[one].append(last.item())
+    assert lasts[run] == lasts[want] == [loss.item() for loss in want.seen]
+    assert_same(run, want)
+    assert called.stats["replays"] >= 3, called.report()
+
+
+def test_the_emulated_device_copies_beside_the_host():
+    """What these tests rely on."""
+    device = emulated.device()
+    host = torch.ones(3).pin_memory()
+    assert host.is_pinned() and not torch.ones(3).is_pinned()
+    on_device = host.to(device, non_blocking=True)
+    host.zero_()
+    with pytest.raises(RuntimeError, match="12 bytes of page-locked memory were changed while they were copied to the device"):
+        torch.accelerator.synchronize()
+    host.copy_(on_device, non_blocking=True)
+    assert host.isnan().all()
+    torch.accelerator.synchronize()
+    assert host.tolist() == [1, 1, 1]
+    host.copy_(on_device + 1, non_blocking=True)
+    assert on_device.sum().item() == 3 and host.tolist() == [2, 2, 2]  # reading one value waits for all
 
 
 def test_checkpointed_blocks_draw_the_same_numbers_again(device):
@@ -265,7 +306,7 @@ def test_a_step_on_the_cpu_replays_beside_a_device_in_use(device, mode):
 
     busy = torch.randn(1024, 1024, device=device)
     want, run = Run("cpu", dropout=0.1 if mode == "exact" else 0.0), Run("cpu", dropout=0.1 if mode == "exact" else 0.0)
-    given = [ids.pin_memory() for ids in batches("cpu")] if device == "cuda" else batches("cpu")
+    given = [ids.pin_memory() for ids in batches("cpu")]
     steps_of(want, None, given, step)
     busy = busy @ busy
     called = steps_of(run, stepc.Config(mode=mode), given, step)

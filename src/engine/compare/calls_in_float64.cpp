@@ -11,7 +11,7 @@
 
 #include "aten/operators.h"
 #include "capture/observer.h"
-#include "engine/compare/run_aside.h"
+#include "engine/compare/run_on_own_thread.h"
 #include "engine/compare/value_distance.h"
 
 namespace stepc {
@@ -100,7 +100,7 @@ struct CallsInFloat64::Calls {
       call->places.push_back(a);
     }
     if (!is_narrow_call) return nullptr;
-    run_aside([&] {
+    run_on_own_thread([&] {
       for (size_t a = 0; a < inputs.size(); ++a)
         call->arguments.push_back(widened(inputs[a], op->schema().arguments()[a]));
     });
@@ -115,7 +115,7 @@ struct CallsInFloat64::Calls {
     for (const c10::IValue& output : fn.outputs()) append_tensors(output, results);
     std::optional<Replaced> worst;
     try {
-      run_aside([&] {
+      run_on_own_thread([&] {
         Tensors wide;
         torch::jit::Stack stack = call.arguments;
         call.op.callBoxed(&stack);

@@ -1,7 +1,7 @@
-// CallsInFloat64: while it lives, every ATen call of its thread is made a second time in float64, on the same operands,
-// and a result that is further from that than rounding explains is replaced by it. So recorded calls come as near to
-// what the step means as their types allow, each on its own: where eager sums a gradient in bf16 or a norm in f32, it
-// errs more than a fused kernel does. Holds one call's operands in float64 at a time.
+// CallsInFloat64: while it lives, it repeats every ATen call of its thread in float64 on the same operands, and
+// replaces a result that is further from that than rounding explains. So each recorded call comes as near to the
+// meaning of the step as its types allow: where eager sums a gradient in bf16 or a norm in f32, it errs more than a
+// fused kernel does. Holds one call's operands in float64 at a time.
 #pragma once
 
 #include <cstdint>

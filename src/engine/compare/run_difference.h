@@ -1,5 +1,5 @@
-// How far two runs of a step are apart in what they leave behind: bit by bit where recorded kernels ran, within
-// rounding where a Graph did.
+// The distance between two runs of a step in what they leave behind: bit by bit if recorded kernels ran, within
+// rounding if a Graph ran.
 #pragma once
 
 #include <cstdint>

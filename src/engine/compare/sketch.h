@@ -1,7 +1,7 @@
-// A tensor in a few numbers, from which can be told how far it is from another one of which there is nothing else left
-// either: a large tensor's elements are added up in 1024 sums with signs drawn at random, always the same ones (a
-// CountSketch). Differences of sketches are sketches of differences, so root mean squares of both are those of the
-// tensors, within some percent.
+// A tensor as a few numbers, which give its distance from another tensor when neither of the two is left: the elements
+// of a large tensor are added up in 1024 sums with random signs, always the same signs (a CountSketch). The difference
+// of two sketches is the sketch of the difference, so the root mean square of a sketch is that of the tensor, within
+// some percent.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The bytes of a tensor as one number: equal tensors, bit by bit, have equal hashes.
+// A tensor's bytes as one number: tensors with equal bits have equal hashes.
 #pragma once
 
 #include <cstdint>

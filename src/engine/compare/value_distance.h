@@ -1,4 +1,4 @@
-// How far two tensors are apart, in one pass over their memory and without copies.
+// The distance between two tensors, in one pass over their memory and without copies.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,5 @@
-// The compiler, from a recorded step to something that runs, stage after stage; a Graph's own are in plan/plan_graph.h.
+// The compiler, from a recorded step to something that runs, stage after stage. plan/plan_graph.h has a Graph's own
+// stages.
 #pragma once
 
 #include <memory>

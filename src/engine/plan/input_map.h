@@ -1,6 +1,6 @@
-// InputMap: where the inputs of a plan stand among the tensors of a run, which are the program's by its keys, the
-// batch's after them, and data that the host makes inside the step after all others. Made once, with the plan; owns
-// nothing but the data of the host that was recorded last.
+// InputMap: the place of each input of a plan among the tensors of a run: the program's tensors by its keys, then the
+// batch's, then data that the host makes inside the step. Made once, with the plan; owns only the host data that was
+// recorded last.
 #pragma once
 
 #include <map>

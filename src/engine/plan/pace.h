@@ -1,6 +1,6 @@
-// Pace: whether replays pay in the long run where each costs more than its kernels: of a traced step, whose Python runs
-// beside the plan, and of a loop's model, whose passes begin and end in Python. Where kernels are small, that costs
-// more than the plan saves. Which calls are compared depends on whether they are long alone; the rest is measured.
+// Pace: decides whether replays pay in the long run if each costs more than its kernels: in a traced step, whose Python
+// runs beside the plan, and in a loop's model, whose passes begin and end in Python. If the kernels are small, this
+// costs more than the plan saves. Only the length of a call decides whether it is compared; the rest is measured.
 #pragma once
 
 #include <algorithm>

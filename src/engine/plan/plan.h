@@ -1,4 +1,4 @@
-// Plan: one captured path of a step, compiled, and what replaying it takes from the program around it. Owns the
+// Plan: one captured path of a step, compiled, with everything that a replay needs from the program around it. Owns the
 // executors; borrows the program's tensors for the length of a run. plan.cpp makes it and answers questions about it,
 // plan_run.cpp runs it.
 #pragma once

@@ -258,7 +258,7 @@ void PlanCache::check(PlanEntry& entry, Recording& recording, const StepInput& i
   }
   ++stats_.recordings;
   if (unseen.empty()) return;  // another branch: the guard of a replay finds it, too
-  ++stats_.slips;
+  ++stats_.failed_checks;
   warn_once(str("replays of this {} were not what it does by now: {}", what_runs_, unseen));
   if (may_trace_)
     trace(unseen, entry, input);

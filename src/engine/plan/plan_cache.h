@@ -1,6 +1,5 @@
-// PlanCache: the plans of a step, by signature, and the recordings that have not become one yet. What decides about
-// them is engine/plan/plan_policy.h, what makes them engine/plan/plan_maker.h; this holds them and carries decisions
-// out.
+// PlanCache: the plans of a step, by signature, and the recordings that are not a plan yet. engine/plan/plan_policy.h
+// decides about them, engine/plan/plan_maker.h makes them; this class holds them and carries out the decisions.
 #pragma once
 
 #include <functional>

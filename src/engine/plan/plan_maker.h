@@ -1,5 +1,5 @@
-// PlanMaker: makes plans of recordings that agreed and of steps that were captured without running them, and says in
-// the log what was made. Owns the sources of kernels, which its plans share.
+// PlanMaker: makes plans from recordings that agreed and from steps that were captured without running them, and logs
+// what it made. Owns the sources of kernels, which its plans share.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// When a step is recorded, compared, trusted and given up: pure functions over plain counters, which know neither
-// LibTorch nor plans. docs/architecture.md has the table ("When a step is recorded, trusted and given up").
+// When a step is recorded, compared, trusted and given up: pure functions over plain counters, without LibTorch and
+// without plans. docs/architecture.md has the table ("When a step is recorded, trusted and given up").
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a timed run of a Schedule took, instruction by instruction, beside the work that each of them is.
+// The time that each instruction of a timed run of a Schedule took, beside the work of the instruction.
 #pragma once
 
 #include "cost/profile.h"

@@ -1,4 +1,4 @@
-// What a step's Stats count of its plans and of their runs.
+// What a step's Stats count about its plans and their runs.
 #pragma once
 
 #include <vector>

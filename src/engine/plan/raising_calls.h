@@ -1,6 +1,7 @@
-// Which calls of a step may end a replay with an error, or make tensors of other sizes than recorded, by what they find
-// in data: all whose kernel nobody here describes, and of the others those that look at indices, classes,
-// probabilities or divisors. What a replay has written by then is copied before it, so that the step can run as it is.
+// The calls of a step that, depending on data, may end a replay with an error or make tensors of other sizes than
+// recorded: all calls whose kernel stepc does not describe, and among the others those that inspect indices, classes,
+// probabilities or divisors. A replay first copies what it writes before such a call, so that the step can then run
+// eagerly.
 #pragma once
 
 #include <set>

@@ -1,7 +1,6 @@
-// A step whose host code runs at every call, beside the plan: its calls are compared with the plan's as they come, and
-// nothing is computed but what the plan computes. The plan runs up to each number that the host code reads, and the
-// rest at the end. Where the host code makes another call than the plan's, or throws, the step is as if there were no
-// plan.
+// A step whose host code runs at every call, beside the plan. Its calls are compared with the plan's as they come, and
+// only the plan computes. The plan runs up to each number that the host code reads, and the rest at the end. If the
+// host code makes another call than the plan, or throws, the step continues as if there were no plan.
 #pragma once
 
 #include <functional>

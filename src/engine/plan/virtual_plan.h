@@ -1,5 +1,5 @@
-// A plan on paper: a step captured without executing it and without the memory that it would take, so of a model larger
-// than the machine too. The program is left bit by bit as it was.
+// A plan on paper: a step captured without executing it and without allocating its memory, so also for a model larger
+// than the machine. The program keeps its bits.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Whether a replay of a plan would have gone on through a step that has just run as it is.
+// Whether a replay of a plan would have run to the end of a step that has just run eagerly.
 #pragma once
 
 #include "ir/trace.h"

@@ -1,6 +1,6 @@
-// A host event beside runs of its plan: an optimizer's step() gives the numbers of this call without its kernels, from
-// its options and count where these are known (engine/program/known_update.h), else by running as a shadow. Borrows the
-// trace.
+// A host event beside runs of its plan: an optimizer's step() gives the numbers of this call without its kernels. They
+// follow from its options and count if these are known (engine/program/known_update.h); otherwise its host code runs as
+// a shadow. Borrows the trace.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,6 @@
 // A batch or a step's result as a flat list of tensors, and back. Covers tensors, vectors, arrays, pairs, tuples,
-// optionals and string maps of them, nested; a struct joins in by a member `auto fields() { return std::tie(a, b); }`.
+// optionals and string maps of them, nested; a struct takes part by a member `auto fields() { return std::tie(a, b);
+// }`.
 #pragma once
 
 #include <array>

@@ -1,6 +1,7 @@
-// An event whose host code need not run before a replay: the numbers that it passes to its calls follow from its
-// options and its step count (Program::host_numbers). Which of these each argument is, is found out by running the code
-// twice without its kernels, once with other options and another count; a replay then computes them and counts on.
+// KnownUpdate: a host event whose host code need not run before a replay, because the numbers that it passes to its
+// calls follow from its options and its step count (Program::host_numbers). Two runs of the code without its kernels,
+// one of them with other options and another count, map arguments to these numbers. A replay then computes the numbers
+// and increments the count.
 #pragma once
 
 #include <cstdint>

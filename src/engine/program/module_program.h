@@ -1,5 +1,5 @@
-// A C++ program: its modules and optimizers, seen as tensors with an owner and a key. Holds the modules and optimizers,
-// never their tensors.
+// A C++ program: the tensors of its modules and optimizers, each with an owner and a key. Holds the modules and
+// optimizers, never their tensors.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
 // The program around a step, behind one interface for every door: its tensors with owners and keys, its random
-// generators, and the host code inside the step (optimizers). engine/program/module_program.h is C++'s, python/ has
-// Python's.
+// generators, and the host code inside the step (optimizers). engine/program/module_program.h implements it for C++,
+// python/ for Python.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // A program's tensors in a checkpoint (checkpoint/checkpoint.h): parameters and buffers under the names that their
-// module gives them, as a model's files have them, and beside them all else that outlives a step, by its key. Gradients
-// are in none.
+// module gives them, as in a model's files, and every other tensor that outlives a step by its key. Gradients are not
+// saved.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Signature: everything outside a recording that decides what a step does: the batch's shapes, which gradients are
-// asked for and exist, training flags, and the ambient state (threads, autocast, grad mode, determinism, matmul
+// required and exist, training flags, and the ambient state (threads, autocast, grad mode, determinism, matmul
 // precision). Equal signatures may share a plan.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What a door gives the engine for one step: the batch as a flat list, and all else that was passed.
+// What a door gives the engine for one step: the batch as a flat list, and all other arguments.
 #pragma once
 
 #include <string>

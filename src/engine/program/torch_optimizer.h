@@ -1,4 +1,4 @@
-// State of PyTorch's C++ optimizers, which keep them in types of their own.
+// The state of PyTorch's C++ optimizers, which keep it in types of their own.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,6 @@
-// Undo: a copy of what a step may change before it is known whether it may: tensors of the program, random generators,
-// which gradients its parameters have, and what its host code keeps outside of tensors.
+// Undo: a copy of everything that a step may change, for as long as stepc does not know whether the step may keep its
+// changes: tensors of the program, random generators, which gradients its parameters have, and what its host code keeps
+// outside tensors.
 #pragma once
 
 #include <cstdint>

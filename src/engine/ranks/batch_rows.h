@@ -1,5 +1,5 @@
-// The batch of a step on ranks: which dimension of each tensor is a rank's rows, what all ranks' rows are together, and
-// what a plan takes of them.
+// The batch of a step on ranks: which dimension of each tensor is a rank's rows, the rows of all ranks together, and
+// the part that a plan takes.
 #pragma once
 
 #include <cstddef>

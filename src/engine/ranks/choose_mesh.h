@@ -1,5 +1,4 @@
-// choose_mesh(): over which axes a step of somebody's own program is best spread, where Parallel::is_searched. Plain
-// data out.
+// choose_mesh(): the best mesh for a step of a program of your own, if Parallel::is_searched. Plain data out.
 #pragma once
 
 #include <cstdint>

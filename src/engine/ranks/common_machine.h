@@ -1,5 +1,5 @@
-// What all machines of a run have. Ranks run one plan, and what each computes for itself must have the same bits: on
-// unlike CPUs that takes the same instructions and kernels on all of them.
+// What all machines of a run have. Ranks run one plan, and what each of them computes must have the same bits. On
+// different CPUs this needs the same instructions and kernels on all of them.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What all ranks of a run find out together: every function here is called by all of them, in the same order.
+// Decisions that all ranks of a run make together: all ranks call every function here, in the same order.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// What ranks do together around a loop that stays as it is, each with rows of its own: gradients are averaged, and
-// values are one rank's. Tensors go together, a bucket at a time. All ranks give tensors of the same looks, in the same
-// order.
+// What ranks do together around an unchanged loop in which each has rows of its own: they average gradients, and take
+// values from one rank. Tensors are sent together, a bucket at a time. All ranks give tensors of the same dtypes and
+// shapes, in the same order.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// noted(): what the rank of a person's own program does together with the others, as its watchdog sees it.
+// noted(): reports to the watchdog what the rank of a person's own program does together with the others.
 #pragma once
 
 #include "comm/ranks.h"

@@ -1,4 +1,4 @@
-// Config::parallel: how a person wants a step of a program of their own spread over ranks. Plain data but for the
+// Config::parallel: how a person wants to spread a step of their own program over ranks. Plain data except for the
 // ranks.
 #pragma once
 

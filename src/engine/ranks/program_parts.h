@@ -1,6 +1,6 @@
-// The program's tensors on the ranks of a mesh: what is split lies in parts, and the program's own tensors keep their
-// sizes alone; what lies whole on a rank stays the program's memory. Owns the parts; borrows the program. All ranks
-// make every call together.
+// The program's tensors on the ranks of a mesh. A split tensor lies in parts, and the program's own tensor keeps only
+// its sizes; a tensor that is whole on a rank stays in the program's memory. Owns the parts; borrows the program. All
+// ranks make every call together.
 #pragma once
 
 #include <filesystem>

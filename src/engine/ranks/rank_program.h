@@ -1,5 +1,5 @@
 // RankProgram: one captured step as this rank of a mesh runs it, together with the others. Owns its trace and executor;
-// borrows the kernels, and the state, of which it reads and writes this rank's parts.
+// borrows the kernels and the state, of which it reads and writes this rank's parts.
 #pragma once
 
 #include <functional>

@@ -1,12 +1,13 @@
-// A step of somebody's own program on the ranks of a mesh. It is captured without being executed, at the sizes of the
-// whole batch, and cut for the mesh; what of the program's tensors is split is then held in parts, and the program's
-// own tensors keep their sizes alone. What lies whole on a rank stays the program's memory. There is no eager stand-in:
-// what cannot be captured is refused, on every rank, before anything changes. All ranks make every call together.
+// RankStep: a step of somebody's own program on the ranks of a mesh. It is captured without being executed, at the
+// sizes of the whole batch, and cut for the mesh. Split tensors of the program are then held in parts, and the
+// program's own tensors keep only their sizes; a tensor that is whole on a rank stays in the program's memory. There is
+// no eager fallback: a step that cannot be captured is refused, on every rank, before anything changes. All ranks make
+// every call together.
 //
-// Where the step's own code decides by numbers that it reads, a plan is one path of it. It runs up to its last read,
-// with nothing changed by then; the code runs beside it without computing anything, on the numbers that the plan has
-// read, and where it goes another way all ranks leave the plan for that path's. Where nobody sees what the code reads
-// (Config::python, or an interpreter that does not show it), it runs so beside every replay.
+// If the step's own code decides by numbers that it reads, a plan is one path of the step, and changes nothing before
+// its last read. The code runs beside it without computing anything, on the numbers that the plan has read. If it takes
+// another path, all ranks switch to the plan of that path. If nobody sees what the code reads (Config::python, or an
+// interpreter that does not show it), the code runs this way beside every replay.
 #pragma once
 
 #include <filesystem>

@@ -1,6 +1,6 @@
-// Replicas: ranks that hold the same part of a tensor. Whether they hold the same bits of it: what one machine computes
-// or keeps wrongly shows there, and nowhere else before the loss does. And what a rank that comes in the place of a
-// lost one takes from the others.
+// Replicas: ranks that hold the same part of a tensor. They show whether they hold the same bits: a machine that
+// computes or stores wrong values is visible there, and elsewhere only in the loss. And what the replacement of a lost
+// rank takes from the others.
 #pragma once
 
 #include <cstddef>

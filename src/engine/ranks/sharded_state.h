@@ -1,5 +1,5 @@
-// ShardedState: the tensors of a program that runs on several ranks. The program itself holds shapes alone; of each
-// tensor this rank holds its part, as the planned steps want it. Owns the parts.
+// ShardedState: the tensors of a program that runs on several ranks. The program itself holds only shapes; this rank
+// holds its part of each tensor, in the layout of the planned steps. Owns the parts.
 #pragma once
 
 #include <map>

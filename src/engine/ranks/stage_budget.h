@@ -1,6 +1,6 @@
-// A pipeline's micro-batch within a memory budget of each rank: what the rank holds between steps (parameters,
-// optimizer state, held gradients) and what lies between its functions, of all micro-batches that are on their way, is
-// there while a function runs, which is planned within what they leave. Where that does not do, stages keep less of a
+// A pipeline's micro-batch within a memory budget of each rank. While a function runs, the rank also holds its state
+// between steps (parameters, optimizer state, gradients) and the values between its functions, for all micro-batches on
+// their way. The function is planned within the rest of the budget. If that is too little, stages keep less of a
 // micro-batch and recompute it in their backward pass. The same for the ranks of a run and for a plan on paper.
 #pragma once
 

@@ -1,5 +1,5 @@
-// How a step is cut into the stages of a pipeline: where stages begin, which of them holds what of the program, and the
-// order of their passes. Nothing is run: the same for the ranks of a run and for a plan on paper.
+// How a step is cut into the stages of a pipeline: where stages begin, which stage holds which tensors of the program,
+// and the order of their passes. Nothing is run: the same for the ranks of a run and for a plan on paper.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The ranks of a pipeline as one of them sees them: all of the run, those of its stage, which share all that is not of
-// the pipeline, and those that have its place in the other stages.
+// The ranks of a pipeline as one of them sees them: all ranks of the run, the ranks of its stage, which share
+// everything but the pipeline, and the ranks at its place in the other stages.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// StageRun: the functions of this rank's stage and the calls that it makes of them in a step, together with the ranks
-// of the other stages (plan/stages/stage_program.h). Owns the functions' plans; borrows kernels and state.
+// StageRun: the functions of this rank's stage and its calls of them in a step, together with the ranks of the other
+// stages (plan/stages/stage_program.h). Owns the functions' plans; borrows kernels and state.
 #pragma once
 
 #include <cstdint>

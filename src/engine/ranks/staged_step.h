@@ -1,7 +1,7 @@
-// StagedStep: one captured step of somebody's own program as a rank of a pipeline runs it, and as one without stages
-// runs micro-batches. The whole step was captured once; it is cut in time (passes/stages/cut_batch.h), and what a
-// micro-batch and the update do into stages. Owns the functions' plans; borrows kernels and state. All ranks make every
-// call together.
+// StagedStep: one captured step of somebody's own program as a rank of a pipeline runs it, or as a rank without stages
+// runs micro-batches. The whole step was captured once. It is cut in time (passes/stages/cut_batch.h), and the work of
+// a micro-batch and of the update is cut into stages. Owns the functions' plans; borrows kernels and state. All ranks
+// make every call together.
 #pragma once
 
 #include <cstdint>

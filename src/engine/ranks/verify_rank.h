@@ -1,6 +1,6 @@
 // The proof of a rank's plan: before it counts, its run is compared with that of the plain Graph of the same rank (one
 // ATen call a node, nothing fused, collectives included), from the same state and with the same random draws. Both are
-// dry runs: they change nothing, and take the plan's memory. All ranks compare together, and come to one verdict.
+// dry runs: they change nothing, and take the plan's memory. All ranks compare together, and reach one verdict.
 #pragma once
 
 #include <functional>

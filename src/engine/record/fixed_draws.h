@@ -1,5 +1,5 @@
-// Random draws that are the same for every element, whatever the shape: a step that is run on a batch and on a padded
-// copy of it can then be compared, although its draws are others for other shapes.
+// Random draws that are the same for every element, whatever the shape: so a step that runs on a batch and on a padded
+// copy of it can be compared, although draws depend on shapes.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// The program and the batch of one step as the recorder asks for them, and what becomes of the tensors that a recording
-// finds without an owner.
+// The program and the batch of one step as the recorder needs them, and what happens to tensors without an owner that a
+// recording finds.
 #pragma once
 
 #include <string>

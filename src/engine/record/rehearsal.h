@@ -1,4 +1,4 @@
-// Rehearsals: a step runs, and is taken back. For steps on made inputs, before or between those that count.
+// Rehearsals: a step runs and is undone. For steps on made inputs, before or between those that count.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// What a pass of a loop's model leaves behind, to be compared with what another run of the same pass leaves.
+// What a pass of a loop's model leaves behind, for comparison with what another run of the same pass leaves.
 #pragma once
 
 #include <string>

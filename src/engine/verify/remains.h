@@ -1,5 +1,5 @@
 // What a step leaves behind, listed in one order for every way of running it: outputs, the program's tensors, batch
-// tensors, slots; where bits are compared, the states of generators, too.
+// tensors and slots; also the states of generators if bits are compared.
 #pragma once
 
 #include <functional>

@@ -16,7 +16,7 @@
 #include "aten/operators.h"
 #include "base/check.h"
 #include "capture/observer.h"
-#include "engine/compare/run_aside.h"
+#include "engine/compare/run_on_own_thread.h"
 #include "engine/compare/tensor_hash.h"
 #include "engine/compare/value_distance.h"
 #include "ops/rules/sharding_rule.h"
@@ -219,7 +219,7 @@ struct RuleCheck::Calls {
     }
     if (call.dims == nullptr) return;
     try {
-      run_aside([&] {
+      run_on_own_thread([&] {
         const ShardingRule rule = named_rule(*call.dims, types_of(call.operands), types_of(results));
         for (size_t f = 0; f < rule.factors.size() && wrong.empty(); ++f)
           wrong = wrong_along(call, call.operands, results, rule, static_cast<int>(f));
@@ -232,7 +232,7 @@ struct RuleCheck::Calls {
  private:
   static std::vector<uint64_t> hashes_of(const Tensors& tensors) {
     std::vector<uint64_t> hashes;
-    run_aside([&] {
+    run_on_own_thread([&] {
       for (const at::Tensor& tensor : tensors) hashes.push_back(hash_of(tensor));
     });
     return hashes;

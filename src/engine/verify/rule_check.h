@@ -1,7 +1,7 @@
-// RuleCheck: while it lives, calls of the program's own operators on its thread are held to what their rules say, as
-// the first run of a plan is: they leave their operands as they are, and where a rule says that they may be split, they
-// are made in parts, too, in two along each factor, one after the other, which put together must be the whole. Each
-// kind of call is looked at once.
+// RuleCheck: while it lives, it checks the calls of the program's own operators on its thread against their rules, as
+// in the first run of a plan. A call must not change its operands. If a rule says that a call may be split, the check
+// also makes it in parts, in two along each factor, one after the other, and the parts put together must equal the
+// whole. Each kind of call is checked once.
 #pragma once
 
 #include <memory>

@@ -1,11 +1,11 @@
-// The proof of a plan. Where recorded kernels ran: a replay against eager, bit by bit. Where a Graph did: against the
-// plain Graph, one ATen call a node, which draws the same random numbers; and against eager, unless the step draws or
-// eager needs more memory than there may be, for a fault of capture shows only there. Values agree within rounding. A
-// wrong plan changes nothing: eager's step is the one that counts, or where eager is not run a replay that agreed.
+// The proof of a plan. If recorded kernels ran: a replay against eager, bit by bit. If a Graph ran: against the plain
+// Graph, one ATen call a node, which draws the same random numbers; and against eager, because only eager shows a fault
+// of capture, unless the step draws or eager needs more memory than there may be. Values agree within rounding. A wrong
+// plan changes nothing: eager's step counts, or, if eager does not run, a replay that agreed.
 //
-// Eager may be the worse one: it sums gradients in bf16 and norms in f32. Where it differs from a replay, the next call
-// of the step decides: the recorded calls, which must come to eager's bits, are run again, each held to float64
-// (calls_in_float64.h), and the replay must agree with that.
+// Eager may be the less accurate one: it sums gradients in bf16 and norms in f32. If it differs from a replay, the next
+// call of the step decides: the recorded calls, which must reproduce eager's bits, run again, each compared with
+// float64 (calls_in_float64.h), and the replay must agree with that.
 #pragma once
 
 #include <functional>

@@ -14,9 +14,9 @@
     for batch in loader:
         loss = step(batch)
 
-The first calls run the step as it is and record it; from then on it is replayed from memory that was planned before, by
-default with fused kernels and as accurate as eager, with Config(mode="exact") bit-equal to it. A step that a recording
-cannot hold runs eagerly, with one warning that says why.
+The first calls run the step eagerly and record it. Later calls replay it from memory that was planned before: by
+default with fused kernels, as accurate as eager, and with Config(mode="exact") bit-equal to eager. A step that a
+recording cannot hold runs eagerly, with one warning that gives the reason.
 """
 
 import torch

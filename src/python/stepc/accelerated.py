@@ -1,4 +1,4 @@
-"""A training step that was given to accelerate()."""
+"""A training step that accelerate() has wrapped."""
 
 import collections
 import dataclasses
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from stepc import _C, around, ranks, results, saved, tree
-from stepc.asking import Asking
+from stepc.backoff import Backoff
 from stepc.config import Config
 from stepc.function_modes import Tracing
 from stepc.profile import Profile
@@ -52,10 +52,10 @@ def _with_room(config):
 
 
 class Accelerated:
-    """A training step that is called like the function it was made of.
+    """A training step with the call of the function that it wraps.
 
-    `stats` are the numbers behind `report()`; `graph_text()` is the captured step as text and
-    `schedule_text()` its Schedule.
+    `stats` are the numbers behind `report()`; `graph_text()` is the captured step as text, `schedule_text()` its
+    Schedule.
     """
 
     def __init__(self, train_step: Callable[..., Any], scout: Scout, config: Config):
@@ -74,7 +74,7 @@ class Accelerated:
         self._with_graph = set()  # the text of arguments with which the step returns a graph, and whether one is made
         self._structure_numbers = {}
         self._arguments = {}  # structure of arguments -> its text in the signature, the names of their tensors
-        self._asking = Asking()
+        self._backoff = Backoff()
         self._met = collections.Counter()  # structures by what is said of them
         self._said = set()
         self._trained = 0  # calls with gradients
@@ -94,7 +94,7 @@ class Accelerated:
             self._say(f"this call runs eagerly: {why}")
         if why and around.leaves_results():
             return self._train_step(*args, **kwargs)
-        if not why and not self._asking.is_due():
+        if not why and not self._backoff.is_due():
             self._engine.ran_eagerly()
             return self._without_graph(self._train_step(*args, **kwargs), (args, kwargs))
         tensors, names, text = self._flat(args, kwargs)
@@ -108,7 +108,7 @@ class Accelerated:
                 out = [one.detach() for one in out]
             else:
                 out, numbers, is_left = self._engine.run(tensors, names, text, eager, began)
-                self._asking.note(is_left and not self._with_graph)
+                self._backoff.note(is_left and not self._with_graph)
         except _Graph as graph:
             self._with_graph.add((text, torch.is_grad_enabled()))
             self._say("this step runs eagerly: it returns a tensor with its graph, for a backward pass outside of it, which "
@@ -149,7 +149,7 @@ class Accelerated:
             if all(tensor.grad_fn is None for tensor in tensors):
                 return result
             if self._is_for_a_backward_pass(tensors):
-                self._asking.begin_anew()
+                self._backoff.reset()
                 return result
             were_there = []
             tree.flatten(given, were_there)
@@ -264,21 +264,22 @@ class Accelerated:
     def save(self, directory: str | os.PathLike, step: int | None = None, **state: Any) -> str:
         """Writes the checkpoint `directory`/checkpoint-000200, whole or not at all, and returns its path.
 
-        It has the model, the optimizers, their options, the schedulers and random generators that the step reaches, those of
-        the process, and `state`: by name whatever has a state_dict(), such as scheduler=scheduler or loader=loader (a
-        stepc.AsyncLoader), or else numbers, texts, small tensors and lists and dicts of them. `step`: its number, else that
-        of the calls so far for which gradients were on. Ranks call it together, and each writes what it holds; of `state`
-        what has a state_dict() is each rank's own, all else rank 0's.
+        The checkpoint has the model, the optimizers, their options, the schedulers and random generators that the step
+        reaches, those of the process, and `state`. `state` gives by name objects that have a state_dict(), such as
+        scheduler=scheduler or loader=loader (a stepc.AsyncLoader), or numbers, texts, small tensors and lists and dicts
+        of them. `step` is the checkpoint's number, by default the count of calls so far with gradients. Ranks call
+        save() together, and each writes what it holds. Each rank saves its own objects with a state_dict(); everything
+        else in `state` is rank 0's.
         """
         return saved.save(self._engine, self._scout, directory, self._trained if step is None else step, state)
 
     def load(self, directory: str | os.PathLike, **objects: Any) -> saved.Loaded:
-        """Takes back what save() has written on any number of ranks: of a checkpoint, or the newest whole one in `directory`.
+        """Loads what save() has written on any number of ranks: a checkpoint, or the newest whole one in `directory`.
 
-        What stands in `objects` gets its state by load_state_dict(); all other that save() was given is in the result's
-        `state`. Ranks call it together.
+        Each of `objects` gets its state by load_state_dict(); everything else that save() was given is in the result's
+        `state`. Ranks call load() together.
         """
-        self._asking.begin_anew()
+        self._backoff.reset()
         loaded = saved.load(self._engine, self._scout, directory, objects)
         self._trained = loaded.step
         return loaded
@@ -289,7 +290,8 @@ class Accelerated:
         return self._engine.stats()
 
     def report(self, all_ranks: bool = False) -> str:
-        """Planned beside measured, in words. With `all_ranks`, which they ask for together, also what each rank takes."""
+        """Planned beside measured, in words. With `all_ranks`, which all ranks call together, also what each rank
+        takes."""
         if all_ranks and self._is_on_ranks:
             return self._engine.report_of_all()
         traced, reason = self.stats["traced"], self._scout.python_reason()
@@ -298,7 +300,8 @@ class Accelerated:
 
     @property
     def predicted_seconds(self) -> float | None:
-        """What a replay of the plan that ran last should take on this machine: see stepc.calibrate(); None before."""
+        """The predicted time of a replay of the plan that ran last, on this machine (see stepc.calibrate()); None
+        before."""
         return self._engine.predicted_seconds()
 
     def memory(self) -> str:
@@ -324,10 +327,10 @@ class Accelerated:
             file.write(self.graph_text())
 
     def schedule_text(self, target: str | os.PathLike | None = None) -> str:
-        """What runs, in which order and on which memory, of the plan that ran last, as text; empty before.
+        """The Schedule of the plan that ran last, as text: what runs, in which order and on which memory; empty before.
 
-        With a `target`, as that step would run on another machine: "a100", "h100", "h200" or "b200", or the path of a
-        Target file. Memory and predicted time stand behind it as comments.
+        With a `target`, the Schedule of that step on another machine: a card such as "h100", or the path of a Target
+        file. Memory and predicted time follow it as comments.
         """
         if target is None:
             return self._engine.schedule_text()
@@ -335,7 +338,7 @@ class Accelerated:
         return "" if plan is None else plan.schedule_text()
 
     def plan_for(self, target: str | os.PathLike) -> _C.TargetPlan | None:
-        """The step of the plan that ran last as it would run on another machine, as schedule_text() names it; None before.
+        """The step of the plan that ran last on another machine, named as for schedule_text(); None before.
 
         The result has `seconds` a step, `needed_bytes` (with the program's own tensors), report(), memory() and
         schedule_text().

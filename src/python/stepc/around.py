@@ -1,4 +1,4 @@
-"""What the program has set around a call, and a replay would not do."""
+"""What the program has set around a call that a replay would not respect."""
 
 import torch
 from torch.utils._device import DeviceContext

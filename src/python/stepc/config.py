@@ -27,48 +27,48 @@ class Config:
     """How a step is accelerated.
 
     mode: "fast" runs the step as one simplified graph with fused kernels, as accurate as eager; "exact" replays the
-        recorded kernels, bit-equal to eager; "eager" runs the step as it is.
+        recorded kernels, bit-equal to eager; "eager" runs the step eagerly.
     capture: "run" records the step while it runs, until two recordings agree; "virtual" captures it without executing
-        anything, so that the first call runs the plan already and takes the plan's memory, not eager's.
-    python: what becomes of the step's Python at a replay. "watch": it does not run, and the values that it read are
-        compared instead; "trace": it runs at every call, without kernels; "auto" watches where a recording has found that
-        safe, because its Python does nothing but call tensors' operators, and traces the rest, and all on a CPython other
-        than 3.11 to 3.13.
-        "pure": your word that it does nothing and reads nothing but its arguments, modules, optimizers and schedulers: it
-        does not run, nothing is watched, and a call now and then checks the word. `report()` says which and why.
-    pace: "off" never gives a plan up because its replays take longer than eager; "auto" does.
+        anything, so that the first call already runs the plan and takes the plan's memory, not eager's.
+    python: what happens to the step's Python at a replay. "watch": it does not run, and the values that it read are
+        compared instead. "trace": it runs at every call, without kernels. "auto": watches if a recording has found that
+        safe, because the Python only calls tensor operators, and traces all other steps; it traces every step on a
+        CPython other than 3.11 to 3.13. "pure": you promise that the Python does nothing and reads nothing but its
+        arguments, modules, optimizers and schedulers: it does not run, nothing is watched, and some calls check the
+        promise. `report()` says which of these a step has and why.
+    pace: "auto" gives a plan up if its replays take longer than eager; "off" never does.
     verify: which replays are compared with eager: "first" (of every plan), "every:N", "always" or "off".
-    precision: "bf16" runs the modules' forward passes under autocast, whatever their parameters are, inside the step or
-        where a loop's model records gradients; None changes nothing.
-    memory_budget: what fast mode may hold at once, model and optimizer included: "12GiB" recomputes activations in
-        the backward pass where they do not fit; "auto" as long as that costs at most 8 % of the time, by the rates of
+    precision: "bf16" runs the modules' forward passes under autocast, whatever the dtype of their parameters: inside the
+        step, or in calls of a loop's model that record gradients; None changes nothing.
+    memory_budget: what fast mode may hold at once, model and optimizer included. "12GiB" recomputes activations that do
+        not fit in the backward pass; "auto" recomputes as long as that costs at most 8 % of the time, by the rates of
         calibrate(); "none" keeps all.
     kernel_directory: where generated kernels are kept between runs: None is $XDG_CACHE_HOME/stepc/kernels or
         ~/.cache/stepc/kernels, "" nowhere.
     shapes: the sizes that batches of a whole step are padded to, and compiled for within the first call; None: each
-        length is compiled as it comes.
-    parallel: spreads the step over ranks (docs/parallel.md): "ddp", "fsdp" or axes, such as {"dp_shard": 2, "tp": 2}, of
-        which one may be -1 for the ranks that the others leave; "auto", or {"strategy": "auto", "tp": 2}, chooses the axes
-        that are not given, by plans of the step, at its first call, and a pipeline's micro-batches; `zero`, `sequence_parallel`, `context`, `reduce` and `overlap` stand
-        there too.
-        An axis `pp` is a pipeline, with `stages` (modules that they begin with), `order` and `chunks` beside it.
-    micro_batches: how many parts of its rows a step takes one after the other, as many as a pipeline needs: the numbers are
-        those of all rows, and less is held at once.
-    batch: what each rank gives: "local", rows of its own, as under DDP; "global", the whole batch, all the same.
-    batch_dims: which dimension of a tensor of the batch its rows are, {"name": 1}; None has no rows. Else it is the first,
-        where that is as long as the first tensor's rows.
-    loss_mean: of which rows a mean is that the step computes: "all", those of all ranks, as on one process; "ranks", a
-        rank's own, and losses and gradients are then the ranks' means, as under DDP. It differs where ranks have means of
-        unlike many numbers, such as the tokens that count.
-    shard: parameters split otherwise than is found: {"*.q_proj.weight": {0: "tp"}}.
-    elastic: what happens when ranks are lost (docs/elastic.md), a dict. `stall_seconds` (600), one for all steps of the process:
-        how long ranks wait for one that does not answer, before they end with a line that says whom they waited for; more
-        where one of them has work of its own for longer, such as an evaluation on rank 0 alone. `output_dir`: where they
-        leave what they did last, for `stepc blame`; else it is where save() writes. `check_every`: training calls between
-        comparisons of what several ranks hold alike, and before every save().
-    device_graphs: on a device, calls that need nothing of the host become one launch (docs/gpu.md).
+        length is compiled when it comes.
+    parallel: spreads the step over ranks (docs/parallel.md): "ddp", "fsdp" or axes, such as {"dp_shard": 2, "tp": 2}; one
+        axis may be -1 and takes the ranks that the others leave. "auto", or {"strategy": "auto", "tp": 2}, chooses the
+        axes that are not given, and a pipeline's micro-batches, by plans of the step at its first call. The dict may also
+        have `zero`, `sequence_parallel`, `context`, `reduce` and `overlap`. An axis `pp` is a pipeline, with `stages`
+        (modules that they begin with), `order` and `chunks` beside it.
+    micro_batches: into how many parts a step cuts its rows, to run one after the other, as many as a pipeline needs. The
+        numbers are those of all rows, and less is held at once.
+    batch: what each rank gives: "local", rows of its own, as under DDP; "global", the whole batch, equal on all ranks.
+    batch_dims: which dimension of a tensor of the batch its rows are, {"name": 1}; None: it has no rows. By default the
+        first dimension, if it is as long as the first tensor's rows.
+    loss_mean: the rows of a mean that the step computes. "all": those of all ranks, as on one process. "ranks": a rank's
+        own, and losses and gradients are then the means over the ranks, as under DDP. The two differ if the means of the
+        ranks have different counts, such as the tokens that count.
+    shard: parameters to split differently than stepc finds: {"*.q_proj.weight": {0: "tp"}}.
+    elastic: what happens when ranks are lost (docs/elastic.md), a dict. `stall_seconds` (600), one for all steps of the
+        process: how long ranks wait for one that does not answer, before they end with a line that names it; set more if
+        one rank has longer work of its own, such as an evaluation on rank 0 alone. `output_dir`: where ranks leave what
+        they did last, for `stepc blame`; by default the directory of save(). `check_every`: the number of training calls
+        between comparisons of what several ranks hold alike; they also compare before every save().
+    device_graphs: on a device, calls that need nothing from the host become one launch (docs/gpu.md).
     max_plans: signatures (shapes, flags, settings) whose plans are kept, and plans of one signature.
-    max_recordings: recordings of one signature without a plan before it stays eager.
+    max_recordings: recordings of one signature without a plan, before it stays eager.
     """
 
     mode: str = "fast"

@@ -1,8 +1,8 @@
-"""Data parallelism of a loop that stays as it is: what torch's DistributedDataParallel means, around plans of each rank's own.
+"""Data parallelism of an unchanged loop: what torch's DistributedDataParallel means, around plans of each rank's own.
 
-Each rank calls the model on rows of its own. When a backward pass that went through it has ended, the gradients are
-averaged over ranks, once, where they lie. Under zero 1 each rank updates parameters of its own, of which it alone has the
-optimizer's state, and gets the others' from those that have updated them.
+Each rank calls the model on rows of its own. At the end of a backward pass through the model the gradients are averaged
+over ranks, once, in place. Under zero 1 each rank updates some of the parameters, holds only their optimizer state, and
+gets the other parameters from the ranks that have updated them.
 """
 
 import contextlib

@@ -38,15 +38,15 @@ def accelerate(
 ) -> Any:
     """Runs a training step, or the parts of a loop, from a plan.
 
-    step = accelerate(train_step): takes a training step as it is and returns one that is called the same way.
+    step = accelerate(train_step): takes a training step without a change and returns one with the same call.
     train_step(*args, **kwargs) may take and return any nest of tensors, numbers, lists, tuples, dicts and dataclasses.
-    Modules and optimizers may be given, else they are found in the function's closure, `self` and globals.
-    It decorates functions and methods too, as @accelerate or @accelerate(config=...): of a method, every object has a
-    step of its own.
+    You can pass modules and optimizers; otherwise they are found in the function's closure, `self` and globals. It also
+    decorates functions and methods, as @accelerate or @accelerate(config=...); for a method, every object has a step of
+    its own.
 
-    model, optimizer = accelerate(model, optimizer): for a loop that stays as it is. Both are the objects that were
-    given; calling the model, its backward pass and optimizer.step() run from plans, everything between them as written.
-    The whole step is the faster form.
+    model, optimizer = accelerate(model, optimizer): for an unchanged loop. Returns the given objects. Calling the
+    model, its backward pass and optimizer.step() then run from plans, and everything between them runs as written. The
+    whole step is the faster form.
     """
     if config is not None and not isinstance(config, Config):
         raise _C.UserError(f'config is {config!r}; it is a stepc.Config, such as stepc.Config(mode="exact")')

@@ -1,4 +1,4 @@
-"""Marks the steps of optimizers and schedulers while a step is recorded, for the calls in them to be told from others."""
+"""Marks the steps of optimizers and schedulers while a step is recorded, so that their calls differ from others."""
 
 import functools
 import threading

@@ -1,7 +1,7 @@
-"""The state that optimizers make in their first step, made before it: on several ranks it is never whole anywhere.
+"""Makes the state that optimizers make in their first step, before that step: on several ranks no rank holds it whole.
 
-What it holds at first is found out on parameters of a few elements, and proven there: a first step that finds this
-state does what one that finds none does.
+Its first values are found out on parameters of a few elements, and checked there: a first step that finds this state
+does the same as one that finds none.
 """
 
 import collections

@@ -1,5 +1,5 @@
-"""The modes around a step's code: each call of torch's functions passes through one, which answers those that the
-dispatcher cannot see. Tracing is around a step whose calls are compared with a plan's, Seeing around one that is recorded."""
+"""The modes around a step's code: each call of a torch function passes through a mode, which answers calls that the
+dispatcher cannot see. Tracing surrounds a step whose calls are compared with a plan's, Seeing a step that is recorded."""
 
 import contextlib
 import os

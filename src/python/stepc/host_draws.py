@@ -1,7 +1,7 @@
-"""Draws from a random generator that the step makes itself, as mixup and augmentations by seed have them.
+"""Draws from a random generator that the step makes itself, as in mixup and augmentations by seed.
 
-Its seed may be another one at every call, and is no number that a plan could be given. So these draws are computed when the
-step's code asks for them, below any recording, and the plan gets them as it gets all data that the host makes.
+The seed may differ at every call, and no plan can get it as a number. So these draws are computed when the step's code
+asks for them, below any recording, and the plan gets them like all other data of the host.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""What optimizers and schedulers hold outside of tensors, to be put back where their host code runs once more."""
+"""What optimizers and schedulers hold outside tensors, to be restored if their host code runs once more."""
 
 import torch
 

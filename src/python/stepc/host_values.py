@@ -1,5 +1,5 @@
-"""What a step's code asks of tensors behind the dispatcher's back, in calls that recordings see: values on the host,
-comparisons, texts, copies."""
+"""What a step's code asks of tensors without the dispatcher (values on the host, comparisons, texts, copies), made
+visible to recordings as calls."""
 
 import copy
 import threading

@@ -1,4 +1,4 @@
-"""Tensors that a forward pass makes and that somebody keeps: a module, a list of a hook, a cache."""
+"""Tensors that a forward pass makes and that something keeps: a module, a list of a hook, a cache."""
 
 import gc
 import types

@@ -1,4 +1,4 @@
-"""AsyncLoader: the next batches are made while the present one is trained on."""
+"""AsyncLoader: prepares the next batches while the current one is trained on."""
 
 import contextlib
 import queue
@@ -20,12 +20,12 @@ _OF_ONE_UNDER_WAY = {"ahead", "has_ended", "begin", "rows", "print"}
 class AsyncLoader:
     """Iterates over `loader` in a background thread, at most `prefetch` batches ahead, and moves tensors to `device`.
 
-    Batches come in the loader's order; an exception of the loader is raised where its batch would have come. Everything
-    else (`len`, `dataset`, `batch_size`, `sampler` ...) is the loader's.
+    Batches come in the loader's order; an exception of the loader is raised where its batch would have come. All other
+    attributes (`len`, `dataset`, `batch_size`, `sampler` ...) are the loader's.
 
-    `state_dict()` says which batch comes next, for step.save() or torch.save(). After `load_state_dict()` the next iteration
-    goes on there, and this and all later ones give the rows that they would have given: docs/checkpoints.md says how, and
-    what is refused.
+    `state_dict()` says which batch comes next, for step.save() or torch.save(). After `load_state_dict()` the next
+    iteration continues there, and this and all later iterations give the rows of the uninterrupted run;
+    docs/checkpoints.md says how, and what is refused.
     """
 
     def __init__(self, loader: Iterable, device: torch.device | str | None = None, prefetch: int = 2):
@@ -46,7 +46,8 @@ class AsyncLoader:
         return getattr(self.__dict__["loader"], name)
 
     def state_dict(self) -> dict[str, Any]:
-        """Of the iteration that is under way or was left early, else of the next one. UserError where it could not go on."""
+        """The state of an iteration in progress, or that was left early, otherwise of the next one. UserError if it
+        could not continue."""
         source = self._source
         with source.lock:
             if self._resumes_at is not None:
@@ -56,7 +57,7 @@ class AsyncLoader:
             return source.state_between(self._last)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The next iteration goes on there."""
+        """The next iteration continues at this state."""
         try:
             self._source.load(state)
         except _C.UserError:

@@ -1,6 +1,5 @@
-"""The door for a loop that stays as it is: the model's forward and backward passes and the optimizer's update each run
-from a plan, everything between them as written (stepc/passes.py).
-"""
+"""The door for an unchanged loop: the model's forward and backward passes and the optimizer's update each run from a
+plan, everything between them runs as written (stepc/passes.py)."""
 
 import contextlib
 import functools
@@ -17,7 +16,7 @@ from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 from stepc import _C, around, tree
 from stepc.accelerated import Accelerated
-from stepc.asking import Asking
+from stepc.backoff import Backoff
 from stepc.passes import Run
 from stepc.watch.known import HOOKS
 from stepc.scout import Scout
@@ -69,7 +68,7 @@ class ModelSegments:
         self.replacements = 0
         self.saved = torch.zeros(())
         self.is_called = False
-        self.asking = Asking()
+        self.backoff = Backoff()
         self.timed = None  # the call before, where that counts
         self.in_a_row = None
         self.texts = {}  # of arguments, by their structure's repr
@@ -108,7 +107,7 @@ class ModelSegments:
         self.is_called = True
         if _C.is_recording():
             return self.run(args, kwargs)
-        if not self.asking.is_due():
+        if not self.backoff.is_due():
             self.engine.ran_eagerly()
             return self.run(args, kwargs)
         began = time.perf_counter()
@@ -118,7 +117,7 @@ class ModelSegments:
             self.engine.ran_eagerly()
             return self._run_timed(args, kwargs)
         run = self._planned(args, kwargs)
-        self.asking.note(run is None)
+        self.backoff.note(run is None)
         if run is None:
             return self.run(args, kwargs)
         if run.call.compared():

@@ -1,4 +1,5 @@
-"""Something around every call of a module, seen by no hook: hooks of all modules are the program's, which stepc watches."""
+"""Code around every call of a module, without a hook: hooks of all modules belong to the program, and stepc watches
+them."""
 
 import contextlib
 import threading

@@ -1,4 +1,4 @@
-"""op_rule(): what a program says of an operator of its own, so that plans may make its calls."""
+"""op_rule(): what a program declares about an operator of its own, so that plans may call it."""
 
 import math
 import numbers
@@ -22,19 +22,19 @@ def op_rule(
     bytes: Callable[..., float] | float | None = None,
     sharding: str | None = None,
 ) -> None:
-    """Says of an operator of torch.library or TORCH_LIBRARY that its results follow from its arguments alone: it reads
-    and changes nothing else and draws no random numbers. Then it is part of the plan of every step that is accelerated
-    from here on, instead of being called by the step's own Python. Nothing else has to be said:
+    """Declares that an operator of torch.library or TORCH_LIBRARY is pure: its results depend only on its arguments; it
+    reads and changes nothing else and draws no random numbers. It is then part of the plan of every step that is
+    accelerated afterwards, and the step's own Python no longer calls it. All other arguments are optional:
 
-    shapes: of the results; one shape, or a list of them. What the operator makes is held to it.
-    flops, bytes: the arithmetic of a call and the bytes that it moves, numbers or functions; 0, and operands and results
-        once each. Predictions and profiles show them.
-    sharding: how a call may be split, with a name for each dimension of its tensors: "m k, k n -> m n; k: sum". What is
-        split along a name is split wherever that stands; a name that a result lacks says how the parts are combined
-        there (sum, max, min); "_" is never split. The first verification runs the operator whole and in parts.
+    shapes: of the results; one shape, or a list of them. The operator's results are checked against it.
+    flops, bytes: the arithmetic of a call and the bytes that it moves, numbers or functions; by default 0, and operands and
+        results once each. Predictions and profiles show them.
+    sharding: how a call may be split, with a name for each dimension of its tensors: "m k, k n -> m n; k: sum". A split
+        along a name splits every tensor that has the name; for a name that a result lacks, the text says how the parts are
+        combined (sum, max, min); "_" is never split. The first verification runs the operator whole and in parts.
 
-    Functions are called with the operator's arguments, tensors without memory (device "meta") for its tensors. A rule for
-    the same operator replaces the one before.
+    Functions are called with the operator's arguments, with tensors without memory (device "meta") for its tensors. A
+    rule for the same operator replaces the previous one.
     """
     if not isinstance(op, str) or not re.fullmatch(r"\w+::\w+(\.\w+)?", op):
         raise _C.UserError(f'op_rule: op is {op!r}; it is a name such as "my::op" or "my::op.overload"')

@@ -1,6 +1,6 @@
-"""What decides which rows a loader gives: generators, and what samplers and data sets of the program's own hold.
+"""What decides which rows a loader gives: generators, and what samplers and data sets of the program hold.
 
-`Order` finds it, takes it as plain values and puts it back. `Drawn` stands in front of the sampler of a DataLoader's
+`Order` finds it, takes it as plain values and restores it. `Drawn` stands in front of the sampler of a DataLoader's
 batches and keeps what has been drawn; it can also find out whether the sampler draws the same again.
 """
 

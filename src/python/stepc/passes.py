@@ -1,10 +1,9 @@
-"""One pass of a loop's model: its forward pass, and the backward passes that come back to it.
+"""One pass of a loop's model: its forward pass, and the backward passes that belong to it.
 
-In the loop's autograd graph one node stands for the model, with its parameters and those arguments that require a
-gradient as inputs, so that autograd does with their gradients what it is asked for. Where a backward pass is asked for
-that a plan does not give (of a graph that is kept or differentiated again, of other outputs than before), the node goes
-through the graph that eager would have made, by running the forward pass again on what it found; from then on such
-calls run as they are.
+In the loop's autograd graph one node stands for the model. Its inputs are the model's parameters and the arguments that
+require a gradient, so that autograd handles their gradients as usual. If the loop asks for a backward pass that a plan
+does not give (of a graph that is kept or differentiated again, of other outputs than before), the node runs the forward
+pass again on the state that it had found, and uses the graph that eager makes. Such calls then run eagerly.
 """
 
 import contextlib

@@ -1,5 +1,5 @@
-"""Values of a program as JSON, and back: numbers bit by bit, small tensors, the standard library's containers. Nothing is
-pickled: what a file says makes no object that is not listed here."""
+"""Values of a program as JSON, and back: numbers bit by bit, small tensors, the standard library's containers. Nothing
+is pickled: a file can only make the objects that are listed here."""
 
 import base64
 import collections

@@ -1,4 +1,4 @@
-"""step.profile(): what the instructions of a replayed step take."""
+"""step.profile(): the time of each instruction of a replayed step."""
 
 import os
 
@@ -8,9 +8,9 @@ from stepc import _C
 
 
 class Profile:
-    """What each instruction of a replayed step took, beside what a roofline of this machine predicts.
+    """The time of each instruction of a replayed step, beside its prediction for this machine.
 
-    Made by step.profile(), used in a with block around calls of the step; the last call of the block counts. Then
+    Made by step.profile(), used in a with block around calls of the step; the last call of the block counts. Afterwards
     str() is a table by kind and by module, and save() writes a trace that ui.perfetto.dev opens.
     """
 
@@ -40,7 +40,7 @@ class Profile:
         return self._text or "nothing is profiled yet"
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes the trace: instructions as they ran, and as long as predicted, as two tracks."""
+        """Writes the trace: instructions as they ran, and with their predicted times, as two tracks."""
         if self._events is None:
             raise _C.UserError("nothing is profiled yet: call the step in a with block of step.profile()")
         _C.write_file(os.fspath(path), self._events)

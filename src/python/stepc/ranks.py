@@ -1,4 +1,4 @@
-"""A step on several ranks: who they are, how it is spread over them, and the whole tensors around it."""
+"""A step on several ranks: the ranks, the mesh of the step, and access to its whole tensors."""
 
 import contextlib
 import functools
@@ -184,15 +184,15 @@ def joined(step):
 
 @contextlib.contextmanager
 def full_parameters(*objects: torch.nn.Module | torch.optim.Optimizer, rank0_only: bool = False) -> Iterator[bool]:
-    """Around code that needs tensors whole which the ranks hold in parts: saving, sampling, looking.
+    """Gives code whole tensors that the ranks hold in parts: for saving, sampling, inspection.
 
         with stepc.full_parameters(model, rank0_only=True) as is_here:
             if is_here:
                 model.save_pretrained("out")
 
-    Modules have their parameters and buffers there, optimizers their state, one tensor at a time gathered. With
-    `rank0_only` rank 0 alone has them, and what it changes is dropped; else every rank has, and what all of them change
-    alike counts. All ranks enter it together. Yields whether this rank has the values.
+    Inside, modules have their parameters and buffers, and optimizers their state, gathered one tensor at a time. With
+    `rank0_only` only rank 0 has them, and its changes are dropped. Otherwise every rank has them, and changes that all
+    ranks make alike count. All ranks enter it together. Yields whether this rank has the values.
     """
     tensors = list({id(tensor): tensor for one in objects for tensor in _tensors_of(one)}.values())
     steps = sorted(_steps, key=lambda step: step.number)
@@ -208,15 +208,15 @@ def full_parameters(*objects: torch.nn.Module | torch.optim.Optimizer, rank0_onl
 
 @contextlib.contextmanager
 def distributed_state(step) -> Iterator[dict[str, dict[str, torch.Tensor]]]:
-    """The tensors of an accelerated step on ranks as torch.distributed.checkpoint saves and loads them, in a `with`.
+    """The tensors of an accelerated step on ranks for torch.distributed.checkpoint to save and load, in a `with`.
 
         with stepc.distributed_state(step) as state:
             torch.distributed.checkpoint.save(state, checkpoint_id="out")    # or load()
 
-    `state` has "model" and "optimizer": by name DTensors on the memory that the ranks hold, so that loading changes the step.
-    What a DTensor cannot say (columns that are cut into heads) is there whole for the length of the `with`. Each rank of a
-    pipeline gives what its stage has, and a stage of one rank plain tensors. Needs torch.distributed, and a step that was
-    called. All ranks enter it together.
+    `state` has "model" and "optimizer": by name, DTensors on the memory that the ranks hold, so that loading changes
+    the step. A tensor that a DTensor cannot describe (columns that are cut into heads) is whole inside the `with`. Each
+    rank of a pipeline gives the tensors of its stage, and a stage of one rank gives plain tensors. Needs
+    torch.distributed, and a step that was called. All ranks enter it together.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Replicate, Shard

@@ -1,4 +1,4 @@
-"""Numbers that a step's code has read of tensors, and that say so when the code decides by them."""
+"""Numbers that a step's code has read from tensors, and that report when the code decides by them."""
 
 import collections
 import sys

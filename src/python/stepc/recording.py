@@ -1,4 +1,4 @@
-"""Around one recorded call of a step: module paths, marks of optimizers' updates, and what of its Python the dispatcher
+"""The recording of one call of a step: module paths, marks of optimizers' updates, and the Python that the dispatcher
 cannot see."""
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What a step returns that is no value of its own: the program's tensors, windows on their memory, and graphs."""
+"""Results of a step that have no value of their own: the program's tensors, views of their memory, and graphs."""
 
 import torch
 

@@ -1,4 +1,5 @@
-"""What a checkpoint of an accelerated step has beside its tensors: options of optimizers, schedulers, what else is given."""
+"""What a checkpoint of an accelerated step has besides tensors: options of optimizers, schedulers, and objects that
+save() was given."""
 
 import dataclasses
 import math

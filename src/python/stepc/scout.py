@@ -1,7 +1,8 @@
-"""The scout: finds a Python program's modules, optimizers and other state, and tells the engine where each tensor stands.
+"""The scout: finds a Python program's modules, optimizers and other state, and tells the engine the place of each
+tensor.
 
-The engine reads those places itself at every step; it asks the scout again when a witness (the length of a dict, the
-identity of an object) no longer holds.
+The engine itself reads those places at every step. It asks the scout again when a witness (the length of a dict, the
+identity of an object) has changed.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""Shapes known beforehand: batches are padded to a few sizes, and a plan is made for each of those before it comes."""
+"""Shapes known beforehand: batches are padded to a few sizes, and a plan for each size is made before it comes."""
 
 import copy
 import dataclasses
@@ -18,11 +18,11 @@ _FORM = 'such as stepc.Shapes({"input_ids": (1, 0), "labels": (1, -100)}, sizes=
 class Shapes:
     """The sizes that a dimension of a step's batches is padded to.
 
-    inputs: what has that dimension: an argument of the step by name or position, or an entry of a dict among its
-        arguments by key -> (dimension, what padding is filled with).
+    inputs: the tensors that have this dimension: an argument of the step by name or position, or an entry of a dict among
+        its arguments by key -> (dimension, padding value).
     sizes: ascending. A batch in between is padded to the next one, in copies, before the step sees it.
-    compare: the step is run on the first such batch padded and as it is, and both are taken back; where they differ,
-        nothing is padded, and each length is compiled as it is. Without, padding is trusted to change nothing.
+    compare: the step runs on the first such batch padded and unpadded, and both runs are undone. If they differ, nothing is
+        padded, and each length is compiled separately. Without, padding is trusted to change nothing.
     """
 
     inputs: Mapping[str | int, tuple[int, float]]
@@ -48,7 +48,7 @@ class Shapes:
 
 
 class Padding:
-    """Pads the batches of one step, and has it compiled for every size within its first calls."""
+    """Pads the batches of one step, and has the step compiled for every size within its first calls."""
 
     def __init__(self, shapes, function):
         self._shapes = shapes

@@ -1,7 +1,8 @@
 """The forward pass of a loop's model whose own code runs at every call.
 
-The program gets what the model returns, as it is. All tensors that the pass has made and that the program holds by its end
-get their values from the plan, and those with a graph hang on the loop's graph at the node that stands for the model.
+The program gets the very object that the model returns. All tensors that the pass has made and that the program holds
+at its end get their values from the plan. Those with a graph join the loop's graph at the node that stands for the
+model.
 """
 
 import functools

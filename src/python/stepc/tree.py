@@ -1,8 +1,8 @@
 """Arguments and results as flat lists of leaves and a hashable structure, and back.
 
-Covers lists, tuples, named tuples, dicts, mappings such as transformers' outputs and encodings, dataclasses, among
-arguments objects that hold tensors (batches of graph libraries), and in a model's results objects that nobody else knows
-(caches of keys and values); what is none of these and no tensor is a constant.
+Covers lists, tuples, named tuples, dicts, mappings such as transformers' outputs and encodings, dataclasses, objects
+among the arguments that hold tensors (batches of graph libraries), and objects in a model's results that nobody else
+knows (caches of keys and values). Everything else that is no tensor is a constant.
 """
 
 import collections

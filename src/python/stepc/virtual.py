@@ -1,4 +1,4 @@
-"""Planning without running: plan(), and models that hold no memory until they are materialised."""
+"""Planning without running: plan(), and models that hold no memory until materialise()."""
 
 import os
 import threading
@@ -49,7 +49,7 @@ class Plan:
         return self._plan.report()
 
     def plan_for(self, target: str | os.PathLike | None = None, mode: str = "fast") -> _C.TargetPlan:
-        """The step as it would run on a machine that need not be here: as Accelerated.plan_for().
+        """The step on a machine that need not be here: as Accelerated.plan_for().
 
         `target`: the card of virtual(device="cuda") where it is left out. `mode`: "fast", as stepc would run it, or
         "exact", with eager's choices: the captured calls, each one kernel.
@@ -68,11 +68,11 @@ def plan(
     modules: Modules | None = None,
     optimizers: Optimizers | None = None,
 ) -> Plan:
-    """Captures train_step(*batch) without running its kernels and without the memory that it would take.
+    """Captures train_step(*batch) without running its kernels and without its memory.
 
-    Tensors in `batch` keep their values, so masks and positions are computed from them. Model, optimizer, generators and
-    everything else that the step can reach are afterwards what they were. Models built inside virtual() hold no memory:
-    they may be larger than the machine. A step that needs a value that was never computed ends with UserError.
+    Tensors in `batch` keep their values, so masks and positions are computed from them. Model, optimizer, generators
+    and everything else that the step can reach are unchanged afterwards. Models built inside virtual() hold no memory,
+    so they may be larger than the machine. A step that needs a value that was never computed ends with UserError.
     """
     if not callable(train_step) or isinstance(train_step, torch.nn.Module):
         raise _C.UserError(f"plan() takes a training step, a function; this is a {type(train_step).__name__}")
@@ -92,12 +92,12 @@ def plan(
 
 
 class virtual:
-    """A region in which tensors get sizes but no memory, but for small ones.
+    """A region in which tensors have sizes but no memory, except small ones.
 
         with stepc.virtual():
             model = LlamaForCausalLM(config)
 
-    The model can be planned as it is; materialise() gives it memory and values.
+    The model can be planned directly; materialise() gives it memory and values.
 
     With device="cuda" a program that trains on a GPU is planned where there is none: torch finds one, the card
     `target`, and what is made there or moved there has sizes alone. That lasts for the life of the process; after the
@@ -135,8 +135,8 @@ class virtual:
 def materialise(module: torch.nn.Module, weights: dict[str, torch.Tensor] | str | os.PathLike | None = None) -> torch.nn.Module:
     """Gives a module that was built inside virtual() its memory and values, one tensor at a time.
 
-    `weights` is a dict of tensors by state-dict name or the path of a safetensors file; each tensor is copied, and a
-    tied one may be given once. Without it every part's own initialiser runs: `reset_parameters()`, and the
+    `weights` is a dict of tensors by state-dict name or the path of a safetensors file. Each tensor is copied, and a
+    tied tensor may be given once. Without `weights` every part's own initialiser runs: `reset_parameters()`, and the
     `_init_weights()` of a transformers model. Tensors that already have memory are overwritten too. Returns the module.
     """
     if weights is None:

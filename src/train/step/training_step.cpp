@@ -32,10 +32,11 @@ Stats sum_of(const Stats& larger, const Stats& other) {
   Stats sum = larger;
   sum.measured_peak_bytes = std::max(sum.measured_peak_bytes, other.measured_peak_bytes);
   sum.verification_bytes = std::max(sum.verification_bytes, other.verification_bytes);
-  for (const auto count : {&Stats::unplanned_allocations, &Stats::recordings, &Stats::replays, &Stats::recorded_replays,
-                           &Stats::eager_calls, &Stats::verifications, &Stats::plain_verifications,
-                           &Stats::eager_verifications, &Stats::float64_verifications, &Stats::guard_misses,
-                           &Stats::checks, &Stats::slips, &Stats::departures, &Stats::plans, &Stats::late_plans})
+  for (const auto count :
+       {&Stats::unplanned_allocations, &Stats::recordings, &Stats::replays, &Stats::recorded_replays,
+        &Stats::eager_calls, &Stats::verifications, &Stats::plain_verifications, &Stats::eager_verifications,
+        &Stats::float64_verifications, &Stats::guard_misses, &Stats::checks, &Stats::failed_checks, &Stats::departures,
+        &Stats::plans, &Stats::late_plans})
     sum.*count += other.*count;
   for (const auto seconds : {&Stats::capture_seconds, &Stats::settle_seconds, &Stats::planning_seconds,
                              &Stats::verify_seconds, &Stats::shadow_seconds, &Stats::execute_seconds})

@@ -214,7 +214,7 @@ def check(case, mode):
 
 
 def check_how_it_ran(case, run):
-    if any(stats["slips"] for stats in run.stats[-1]):
+    if any(stats["failed_checks"] for stats in run.stats[-1]):
         raise Slipped(f"replays were not what the step does: {run.lines}")
     if replays := not_replayed(run):
         if case.eager is None:

@@ -1,1 +1,1 @@
-"""What a step may be replayed on: which of its Python was read, what it does, and what is known of it (docs/capture.md)."""
+"""What a replay of a step may rest on: what its Python read, what it does, and what is known of it (docs/capture.md)."""

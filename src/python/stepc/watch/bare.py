@@ -1,6 +1,6 @@
-"""What containers hold, by the interpreter's own methods.
+"""The contents of containers, by the interpreter's own methods.
 
-A class of the program's may answer otherwise, load what it is asked for, count how often it is asked, or raise.
+A class of the program may answer differently, load what it is asked for, count how often it is asked, or raise.
 """
 
 import collections

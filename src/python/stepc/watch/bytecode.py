@@ -1,7 +1,7 @@
-"""What differs between the bytecode of the CPython versions whose steps can be watched.
+"""The differences in bytecode between the CPython versions whose steps can be watched.
 
-instructions_of() gives the instructions of any of these versions under the names of 3.11, with the offset at which the
-interpreter reports each and the depth of the stack there, which frames of later versions do not tell.
+instructions_of() gives the instructions of each of these versions under the names of 3.11, with the offset at which the
+interpreter reports each one and the stack depth there, which frames of later versions do not give.
 """
 
 import collections

@@ -1,4 +1,4 @@
-"""Which code a watched step may run without being looked into, and what the interpreter's own functions do."""
+"""Which code a watched step may run without inspection, and what the interpreter's own functions do."""
 
 import collections
 import enum

@@ -1,8 +1,8 @@
-"""What each opcode of the interpreter reads and writes, told to a Watch before the opcode is executed.
+"""What each opcode of the interpreter reads and writes, reported to a Watch before the opcode is executed.
 
-Each function is given the watch, the frame, and what the code says about the opcode. Opcodes have their names of CPython
-3.11 on every version (bytecode.py); those that 3.11 does not have keep their own. An opcode that stands in neither table
-below ends watching when it is executed.
+Each function gets the watch, the frame, and what the code says about the opcode. Opcodes have the names of CPython 3.11
+on every version (bytecode.py); opcodes that 3.11 does not have keep their own names. An opcode that neither table below
+names ends watching when it is executed.
 """
 
 import os

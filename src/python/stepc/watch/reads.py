@@ -1,7 +1,7 @@
-"""The Python values that a step read while it was recorded: where each stands, what it was, and what it is now.
+"""The Python values that a step read while it was recorded: the place of each, its value then, and its value now.
 
-The engine compares them before every replay (python/python_program.h); each other value that is met at a place gets a
-number, which tells the step's signatures apart.
+The engine compares them before every replay (python/python_program.h). Each other value that appears at a place gets a
+number, which separates the step's signatures.
 """
 
 import types

@@ -1,8 +1,8 @@
-"""Updates of torch.optim whose host numbers are known: what the optimizer's own Python passes to its calls follows from
-its options and its step count, so it need not run before a replay.
+"""Updates of torch.optim whose host numbers are known: the numbers that the optimizer's own Python passes to its calls
+follow from its options and its step count, so this Python need not run before a replay.
 
-The functions below compute, as torch's code does, whatever it may pass. Which of these numbers each argument is, the
-engine finds out by running the optimizer's step with other options (engine/program/known_update.h).
+The functions below compute, like torch's code, all numbers that it may pass. The engine finds out which number each
+argument is by running the optimizer's step with other options (engine/program/known_update.h).
 """
 
 import builtins

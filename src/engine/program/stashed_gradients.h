@@ -1,4 +1,4 @@
-// GradientsAside: a loop's model runs its passes without the gradients that the program has by then. Holds them.
+// StashedGradients: holds the program's gradients while a loop's model runs a pass, which begins without any.
 #pragma once
 
 #include <string>
@@ -11,14 +11,14 @@
 
 namespace stepc {
 
-// Takes the parameters' gradients aside for the length of a pass, which so begins without any, and puts them back.
-// Where the pass raises, with what it has added to them by then, as the autograd engine leaves them.
-class GradientsAside {
+// Takes the parameters' gradients away for the length of a pass, and puts them back. Where the pass throws, they come
+// back with what the pass has added until then, as the autograd engine leaves them.
+class StashedGradients {
  public:
-  explicit GradientsAside(const Program& program);
-  ~GradientsAside();
-  GradientsAside(const GradientsAside&) = delete;
-  GradientsAside& operator=(const GradientsAside&) = delete;
+  explicit StashedGradients(const Program& program);
+  ~StashedGradients();
+  StashedGradients(const StashedGradients&) = delete;
+  StashedGradients& operator=(const StashedGradients&) = delete;
 
   at::Tensor gradient_of(const std::string& key) const;
   // What the pass has left, of the parameters that require a gradient.

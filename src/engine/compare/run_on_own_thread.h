@@ -1,4 +1,4 @@
-// Runs `body` where no plan lends its memory: on a thread of its own, below autograd. What it throws is thrown here.
+// Runs `body` on a thread of its own, below autograd, where no plan lends its memory. Rethrows what `body` throws.
 #pragma once
 
 #include <exception>
@@ -9,7 +9,7 @@
 namespace stepc {
 
 template <class Body>
-void run_aside(const Body& body) {
+void run_on_own_thread(const Body& body) {
   std::exception_ptr thrown;
   std::thread([&] {
     try {

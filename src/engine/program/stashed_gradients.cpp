@@ -1,4 +1,4 @@
-#include "engine/program/gradients_aside.h"
+#include "engine/program/stashed_gradients.h"
 
 #include <exception>
 #include <map>
@@ -9,7 +9,7 @@
 
 namespace stepc {
 
-GradientsAside::GradientsAside(const Program& program) : exceptions_(std::uncaught_exceptions()) {
+StashedGradients::StashedGradients(const Program& program) : exceptions_(std::uncaught_exceptions()) {
   std::vector<at::Tensor> tensors;
   program.append_tensors(tensors);
   for (size_t k = 0; k < tensors.size(); ++k) {
@@ -19,18 +19,18 @@ GradientsAside::GradientsAside(const Program& program) : exceptions_(std::uncaug
   }
 }
 
-GradientsAside::~GradientsAside() {
+StashedGradients::~StashedGradients() {
   if (std::uncaught_exceptions() > exceptions_) add_to_those_before();
   for (Parameter& one : parameters_) one.tensor.mutable_grad() = one.before;
 }
 
-at::Tensor GradientsAside::gradient_of(const std::string& key) const {
+at::Tensor StashedGradients::gradient_of(const std::string& key) const {
   for (const Parameter& one : parameters_)
     if (one.key == key) return one.tensor.grad();
   return {};
 }
 
-std::vector<at::Tensor> GradientsAside::take() {
+std::vector<at::Tensor> StashedGradients::take() {
   std::vector<at::Tensor> out;
   for (Parameter& one : parameters_) {
     if (!one.tensor.requires_grad()) continue;
@@ -40,7 +40,7 @@ std::vector<at::Tensor> GradientsAside::take() {
   return out;
 }
 
-std::vector<at::Tensor> GradientsAside::take(const std::vector<Bound>& gradients) const {
+std::vector<at::Tensor> StashedGradients::take(const std::vector<Bound>& gradients) const {
   std::map<std::string_view, const at::Tensor*> found;
   for (const Bound& gradient : gradients)
     if (gradient.owner == Owner::kGradient) found[gradient.key] = &gradient.tensor;
@@ -53,7 +53,7 @@ std::vector<at::Tensor> GradientsAside::take(const std::vector<Bound>& gradients
   return out;
 }
 
-void GradientsAside::add_to_those_before() {
+void StashedGradients::add_to_those_before() {
   const at::NoGradGuard no_grad;
   for (Parameter& one : parameters_) {
     const at::Tensor& found = one.tensor.grad();
