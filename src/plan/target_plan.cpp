@@ -23,6 +23,14 @@ std::string memory_line(const TargetPlan& plan) {
              human_bytes(schedule.input_bytes()), human_bytes(schedule.peak_bytes()));
 }
 
+// All that the step has lies in the target's memory, wherever it was recorded.
+Trace in_one_memory(Trace trace) {
+  trace.device.clear();
+  for (Storage& storage : trace.storages) storage.space = Space::kHost;
+  for (Allocation& allocation : trace.allocations) allocation.space = Space::kHost;
+  return trace;
+}
+
 std::string commented(const std::string& text) {
   std::string out = "# ";
   for (size_t c = 0; c < text.size(); ++c) {
@@ -50,8 +58,9 @@ std::string TargetPlan::text() const {
   return target.gpu ? out + "# with\n" + commented(to_text(target)) : out;
 }
 
-TargetPlan plan_for_target(const Trace& trace, const Target& target, bool as_recorded, const MemoryBudget& budget) {
+TargetPlan plan_for_target(const Trace& recorded, const Target& target, bool as_recorded, const MemoryBudget& budget) {
   TargetPlan plan{.target = target};
+  const Trace trace = in_one_memory(recorded);
   if (as_recorded) {
     plan.schedule = target.gpu
                         ? plan_trace(with_gpu_allocations(trace, target.features), target.threads, target.features)

@@ -145,7 +145,8 @@ Ids attention_backward(M& m) {
       M::unmapped("the gradient of attention's mask");
   }
   const TensorId q = m.tensor(1);
-  const Shape rows(m.b.shape(q).begin(), m.b.shape(q).end() - 1);
+  Shape rows = m.b.shape(q);
+  rows.pop_back();
   TensorId sums = m.tensor(at.result + 1);
   if (m.b.shape(sums).size() == rows.size())
     sums = m.b.shape(sums) == rows ? sums : m.b.slice(sums, Shape(3, 0), rows, Shape(3, 1));
