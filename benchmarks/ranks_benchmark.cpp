@@ -71,7 +71,7 @@ class Step {
     make_bare();
   }
 
-  void run() { program_->step(with_rows_first(batch_)); }
+  void run() { program_->step(batch_.all_rows()); }
   // What it sends and reduces, in its order.
   void run_bare() {
     for (const std::function<void()>& one : bare_) one();

@@ -146,6 +146,7 @@ TEST_F(LearnerTest, TheCutOfABatchChangesNothing) {
     std::vector<StepResult> results;
     std::vector<std::map<std::string, at::Tensor>> states;
     for (const auto& [micro_batches, rows] : {std::pair<int64_t, int64_t>{1, 8}, {8, 1}, {2, 4}}) {
+      config_.train.micro_batches = micro_batches;
       LocalLearner learner = this->learner();
       for (uint64_t i = 0; i < 4; ++i) results.push_back(learner.step(batch(micro_batches, rows, i), 1e-3));
       states.push_back(state(learner));
@@ -168,6 +169,7 @@ TEST_F(LearnerTest, TheCutOfABatchChangesNothing) {
 TEST_F(LearnerTest, MicroBatchesAddUpInFloat32) {
   constexpr int64_t kCount = 11;
   config_.train.mode = "exact";
+  config_.train.micro_batches = kCount;
   config_.model.compute = "bfloat16";
   config_.optim.name = "sgd";  // its first momentum is the gradient
   config_.optim.weight_decay = 0;

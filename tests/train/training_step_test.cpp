@@ -154,12 +154,12 @@ TEST_F(TrainingStepTest, ABudgetIsOfAllThatIsThere) {
   const ChosenOptimizer optimizer = optimizer_of(decoder);
   Config config = engine(Mode::kFast);
   Accelerated<TrainStep> free = step_of(decoder, optimizer, 2, config);
-  for (int64_t step = 0; step < 4; ++step) free(batch(2, step).all_rows());
+  for (int64_t step = 0; step < 2; ++step) free(batch(8, step).all_rows());  // micro-batches of 8 rows
   const Stats unbound = free.stats();
   const uint64_t less = unbound.planned_peak_bytes / 10;
   config.memory_budget = {MemoryBudget::Kind::kBytes, unbound.state_bytes + unbound.planned_peak_bytes - less};
   Accelerated<TrainStep> bound = step_of(decoder, optimizer, 2, config);
-  for (int64_t step = 0; step < 4; ++step) bound(batch(2, step).all_rows());
+  for (int64_t step = 0; step < 2; ++step) bound(batch(8, step).all_rows());
   EXPECT_LE(bound.stats().planned_peak_bytes, unbound.planned_peak_bytes - less);
 }
 

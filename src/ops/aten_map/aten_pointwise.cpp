@@ -204,6 +204,13 @@ Ids bernoulli_p(M& m) {  // (self, p): 1 with probability p
 }
 Ids rand(M& m) { return {m.random("random_uniform", m.result(0).shape, m.result(0).dtype)}; }
 Ids randn(M& m) { return {m.random("random_normal", m.result(0).shape, m.result(0).dtype)}; }
+Ids randint(M& m) {  // (high): whole numbers from 0 to below it
+  constexpr int64_t kDrawn = int64_t{1} << 24;
+  if (m.integer(0) > kDrawn) M::unmapped("more numbers than a draw has");
+  const TensorId draw = m.random("random_uniform", m.result(0).shape, DType::kF32);
+  const TensorId scaled = m.b.add("mul", {draw, m.b.full(static_cast<double>(m.integer(0)), DType::kF32)});
+  return {m.b.cast(scaled, m.result(0).dtype)};
+}
 Ids normal(M& m) {  // (self, mean, std)
   const DType dtype = m.result(0).dtype;
   const TensorId draw = m.random("random_normal", m.result(0).shape, dtype);
@@ -350,6 +357,7 @@ std::vector<AtenRow> aten_pointwise_rows() {
       {"bernoulli.p", bernoulli_p},
       {"rand", rand},
       {"rand_like", rand},
+      {"randint", randint},
       {"randn", randn},
       {"randn_like", randn},
       {"normal", normal},
