@@ -50,6 +50,21 @@ def by_hand(tiny, *arguments, timeout=50, **how):
     return [(rank.returncode, *answer) for rank, answer in zip(ranks, answers)]
 
 
+def test_micro_batches_and_ranks_drop_out_what_one_batch_does(tiny):
+    write_tiny_model(tiny.path / "model", tiny.path / "model", layers=2)
+    how = ["--model.compute=float64", "--lora.rank=4", "--lora.dropout=0.3", "--optim.lr=0.03", "--optim.warmup_steps=0"]
+    whole = ["--train.batch_size=8", "--train.micro_batches=1"]
+    cut = ["--train.batch_size=2", "--train.micro_batches=4"]
+    for name, command in {"one": [*TRAIN, *whole], "silent": [*TRAIN, *whole, "--lora.dropout=0"], "turns": [*TRAIN, *cut],
+                          "shards": [*TWO, *cut], "stages": [*TWO, *cut, "--parallel.pp=2"]}.items():
+        result = tiny(*command[:2], *how, *command[2:], f"--output.dir={name}")
+        assert (result.returncode, result.stderr) == (0, ""), result
+    for name in ["turns", "shards", "stages"]:
+        assert_close(losses(tiny.path / name), losses(tiny.path / "one"), 1e-9)
+    one, silent = losses(tiny.path / "one"), losses(tiny.path / "silent")
+    assert max(abs(one[at] - silent[at]) for at in one) > 1e-4, "dropout does nothing"
+
+
 @pytest.mark.parametrize("compute, batch_size, tolerance", [("float32", 6, 1e-4), ("float64", 7, 1e-9)])
 def test_two_ranks_train_as_one(tiny, compute, batch_size, tolerance):
     """7 sequences on 2 ranks: the second has one that is padding."""

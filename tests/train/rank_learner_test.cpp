@@ -32,35 +32,6 @@ TEST_F(RankLearnerTest, MicroBatchesAddUp) {
   expect_same({"dp_shard=2,tp=2", 3, 2}, 1e-10, 1e-9);
 }
 
-// Ranks draw in parts, and micro-batches one after the other, what one rank draws of the undivided batch.
-TEST_F(RankLearnerTest, MicroBatchesDrawAsTheWholeBatch) {
-  Setting whole{"", 0, 1};
-  whole.lora_rank = 4;
-  whole.dropout = 0.3;
-  whole.rows = 4 * kRows;
-  const Outcome one = on_one(whole);
-  for (const auto& [mesh, zero] :
-       {std::pair("dp_replicate=2", 0), {"dp_shard=2,tp=2", 3}, {"pp=2", 0}, {"pp=2,dp_shard=2", 3}}) {
-    Setting cut = whole;
-    cut.mesh = mesh;
-    cut.zero = zero;
-    cut.micro_batches = 4;
-    cut.rows = kRows;
-    const Outcome many = on_ranks(cut);
-    for (size_t step = 0; step < one.losses.size(); ++step) {
-      EXPECT_NEAR(many.losses[step], one.losses[step], 1e-10) << mesh;
-      EXPECT_NEAR(many.norms[step], one.norms[step], 1e-10) << mesh;
-    }
-  }
-  Setting cut = whole;
-  cut.micro_batches = 4;
-  cut.rows = kRows;
-  EXPECT_NEAR(on_one(cut).losses.back(), one.losses.back(), 1e-10);
-  Setting loud = whole;
-  loud.dropout = 0;
-  EXPECT_GT(std::abs(on_one(loud).norms.front() - one.norms.front()), 1e-4) << "dropout does nothing";
-}
-
 // Of five replays the first, the third and the fifth; of three times five micro-batches one in two.
 TEST_F(RankLearnerTest, PlansAreComparedAsOftenAsAsked) {
   const auto compared = [&](const char* verify, int64_t micro_batches) {

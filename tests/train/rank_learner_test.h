@@ -48,8 +48,6 @@ struct Setting {
   std::vector<std::string> stages = {};
   int64_t chunks = 1;
   std::string budget = "none";  // of a rank of several
-  int64_t rows = kRows;         // of a micro-batch
-  double dropout = 0;           // of adapters
 };
 
 struct Outcome {
@@ -100,12 +98,11 @@ class RankLearnerTest : public ::testing::Test {
     config.parallel.stages = setting.stages;
     config.parallel.chunks = setting.chunks;
     config.memory.budget = setting.budget;
-    config.train.batch_size = setting.rows;
+    config.train.batch_size = kRows;
     config.train.threads = 1;
     config.train.verify = setting.verify;
     config.data.seq_len = kSequence;
     config.lora.rank = setting.lora_rank;
-    config.lora.dropout = setting.dropout;
     if (setting.lora_rank > 0) config.lora.targets = {"q_proj", "down_proj"};
     return config;
   }
@@ -126,26 +123,25 @@ class RankLearnerTest : public ::testing::Test {
     return directory;
   }
 
-  // The same rows however they are cut.
-  static Batch batch(int64_t micro_batches, uint64_t seed, bool packs_documents = false, int64_t rows = kRows) {
+  static Batch batch(int64_t micro_batches, uint64_t seed, bool packs_documents = false) {
     const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(seed);
     Batch batch;
-    batch.tokens = at::randint(0, kTokens, {micro_batches, rows, kSequence}, generator, at::kLong);
-    batch.labels = at::randint(0, kTokens, {micro_batches, rows, kSequence}, generator, at::kLong);
+    batch.tokens = at::randint(0, kTokens, {micro_batches, kRows, kSequence}, generator, at::kLong);
+    batch.labels = at::randint(0, kTokens, {micro_batches, kRows, kSequence}, generator, at::kLong);
     batch.labels[0][1].fill_(-100);  // a row that counts nothing: of four ranks, all that one has
     if (packs_documents)             // of 7 tokens, but the last
       batch.documents =
-          at::arange(kSequence, at::kLong).div(7, "floor").expand({micro_batches, rows, kSequence}).contiguous();
+          at::arange(kSequence, at::kLong).div(7, "floor").expand({micro_batches, kRows, kSequence}).contiguous();
     return batch;
   }
   static Batch batch(const Setting& setting, uint64_t seed) {
-    return batch(setting.micro_batches, seed, setting.packs_documents, setting.rows);
+    return batch(setting.micro_batches, seed, setting.packs_documents);
   }
 
   Outcome train(Learner& learner, const Setting& setting) {
     const RunConfig run = config(setting);
     Outcome out;
-    at::manual_seed(3);  // of dropout and stochastic rounding
+    at::manual_seed(3);  // of stochastic rounding
     learner.plan(batch(setting, 0));
     learner.load(run);
     for (int64_t step = 0; step < setting.steps; ++step) {
@@ -154,7 +150,7 @@ class RankLearnerTest : public ::testing::Test {
       out.norms.push_back(result.grad_norm);
     }
     out.stats = learner.stats();
-    const Batch held_out = batch(1, 100, false, setting.rows).micro_batch(0);
+    const Batch held_out = batch(1, 100).micro_batch(0);
     out.held_out = learner.summed_loss({held_out.tokens.slice(0, 0, 3), held_out.labels.slice(0, 0, 3), {}});
     out.weights = learner.weights();
     out.state = learner.state();
