@@ -31,8 +31,15 @@ def test_six_models_are_planned_as_they_are_from_the_cpu():
     on_cuda, on_cpu = said_by("on_cuda"), cases.plans("cpu")
     for name, found in on_cuda.items():
         expected = on_cpu[name]
-        print(name, {key: (found[key], expected[key]) for key in ("seconds", "bytes", "exact seconds", "exact bytes", "opaque")})
         assert found["obstacle"] == "" and found["first lines"] == ["stepc.schedule 1", "device cuda sm_90"]
+        for key in ("bytes", "exact bytes"):
+            assert found[key] == pytest.approx(expected[key], rel=0.005), f"{name}: {key}"
+        if name == "t5":  # its mask has a gradient, which only the memory-efficient kernel gives; the CPU has none that does
+            assert found["opaque"]["aten::_scaled_dot_product_efficient_attention"] == 6
+            continue
+        assert found["opaque"] == expected["opaque"]
+        for key in ("seconds", "exact seconds"):  # autocast's lists differ a little
+            assert found[key] == pytest.approx(expected[key], rel=0.06), f"{name}: {key}"
 
 
 def test_what_a_program_asks_is_answered():
