@@ -1,4 +1,4 @@
-"""What test_virtual_cuda.py runs in processes of their own: python virtual_cuda_cases.py CASE; each prints JSON."""
+"""What test_virtual_cuda.py runs, by the card that a process shows: python virtual_cuda_cases.py CARD; each prints JSON."""
 
 import collections
 import json
@@ -57,10 +57,6 @@ def plans(device, precision="autocast"):
     return out
 
 
-def on_cuda():
-    return plans("cuda")
-
-
 def what_torch_says():
     """Every question that a program asks before it trains, and GradScaler's path, default and fused optimizers."""
     said = {}
@@ -102,10 +98,10 @@ def what_torch_says():
     return said
 
 
-def attention():
-    """By card: which kernel eager PyTorch would take."""
+def attention(card):
+    """Which kernel eager PyTorch would take there."""
     taken = {}
-    with stepc.virtual(device="cuda", target=sys.argv[2]):
+    with stepc.virtual(device="cuda", target=card):
         def kernel(dtype=torch.bfloat16, head=64, dropout=0.0, mask=False, causal=False, length=48, groups=1, learns=False):
             sizes = [(2, heads, length, head) for heads in (4, 4 // groups, 4 // groups)] + [(length, length)] * mask
             operands = torch.nn.ParameterList(torch.zeros(size, dtype=dtype, device="cuda") for size in sizes)
@@ -190,5 +186,11 @@ def beside_another_device():
     return refusal(lambda: stepc.virtual(device="cuda").__enter__())
 
 
+CARDS = {
+    "h100": lambda: {"refusals": refusals(), "plans": plans("cuda")},
+    "h200": lambda: {"questions": what_torch_says(), "attention": attention("h200")},
+    "a100": lambda: {"attention": attention("a100")},
+    "none": lambda: {"refusal": beside_another_device()},
+}
 if __name__ == "__main__":
-    print(json.dumps(globals()[sys.argv[1]]()))
+    print(json.dumps(CARDS[sys.argv[1]]()))
