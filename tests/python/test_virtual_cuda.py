@@ -1,5 +1,7 @@
-"""Programs that train on "cuda", captured where there is no GPU: each in a process of its own (virtual_cuda_cases.py)."""
+"""Programs that train on "cuda", captured where there is no GPU: a process for each card (virtual_cuda_cases.py)."""
 
+import concurrent.futures
+import functools
 import json
 import os
 import re
@@ -10,6 +12,8 @@ from pathlib import Path
 import pytest
 
 import virtual_cuda_cases as cases
+
+pytestmark = pytest.mark.one_process  # that starts those of its own
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parents[1] / "docs"
@@ -23,20 +27,30 @@ def run(*command):
     return process.stdout
 
 
-def said_by(*case):
-    return json.loads(run(str(HERE / "virtual_cuda_cases.py"), *case).splitlines()[-1])
+@functools.cache
+def said_on(card):
+    return json.loads(run(str(HERE / "virtual_cuda_cases.py"), card).splitlines()[-1])
 
 
 def test_six_models_are_planned_as_they_are_from_the_cpu():
-    on_cuda, on_cpu = said_by("on_cuda"), cases.plans("cpu")
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        elsewhere = pool.submit(said_on, "h100")
+        on_cpu, on_cuda = cases.plans("cpu"), elsewhere.result()["plans"]
     for name, found in on_cuda.items():
         expected = on_cpu[name]
-        print(name, {key: (found[key], expected[key]) for key in ("seconds", "bytes", "exact seconds", "exact bytes", "opaque")})
         assert found["obstacle"] == "" and found["first lines"] == ["stepc.schedule 1", "device cuda sm_90"]
+        for key in ("bytes", "exact bytes"):
+            assert found[key] == pytest.approx(expected[key], rel=0.005), f"{name}: {key}"
+        if name == "t5":  # its mask has a gradient, which only the memory-efficient kernel gives; the CPU has none that does
+            assert found["opaque"]["aten::_scaled_dot_product_efficient_attention"] == 6
+            continue
+        assert found["opaque"] == expected["opaque"]
+        for key in ("seconds", "exact seconds"):  # autocast's lists differ a little
+            assert found[key] == pytest.approx(expected[key], rel=0.06), f"{name}: {key}"
 
 
 def test_what_a_program_asks_is_answered():
-    said = said_by("what_torch_says")
+    said = said_on("h200")["questions"]
     assert said["questions"] == [True, 1, 0, "NVIDIA H200 141GB", [9, 0], True, 0, 132, "cuda:0", "cuda:0", "cuda"]
     assert said["known"] == [6, [1.5, 2.5], False, [3, 4, 5]] and said["generator moves"]
     for name in ("default", "fused", "sgd"):
@@ -54,9 +68,9 @@ KERNELS = {  # on a card that prefers cuDNN's, and on one that does not
 }
 
 
-@pytest.mark.parametrize("card, column", [("h100", 0), ("a100", 1)])
+@pytest.mark.parametrize("card, column", [("h200", 0), ("a100", 1)])
 def test_attention_is_the_kernel_that_pytorch_takes(card, column):
-    said = said_by("attention", card)
+    said = said_on(card)["attention"]
     for name, kernels in KERNELS.items():
         kernel = f"aten::_scaled_dot_product_{kernels[column]}_attention"
         assert said[name] == [kernel, f"{kernel}_backward"], name
@@ -84,14 +98,14 @@ REFUSALS = {
 
 
 def test_what_cannot_be_is_refused_in_one_line():
-    said = said_by("refusals")
+    said = said_on("h100")["refusals"]
     for name, expected in REFUSALS.items():
         assert re.search(expected, said[name]) and "\n" not in said[name], f"{name}: {said[name]}"
     assert said["the CPU goes on"] == 3 and said["plan afterwards"] == ""
 
 
 def test_a_process_with_another_kind_of_device_is_refused():
-    assert re.search("processes of their own: this process has tensors on emulated", said_by("beside_another_device"))
+    assert re.search("processes of their own: this process has tensors on emulated", said_on("none")["refusal"])
 
 
 def test_the_example_of_the_documentation_runs():

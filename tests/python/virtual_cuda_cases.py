@@ -1,18 +1,16 @@
-"""What test_virtual_cuda.py runs in processes of their own: python virtual_cuda_cases.py CASE; each prints JSON."""
+"""What test_virtual_cuda.py runs, by the card that a process shows: python virtual_cuda_cases.py CARD; each prints JSON."""
 
 import collections
 import json
 import sys
 
 import torch
-import transformers as hf
 
 import stepc
 from harness import source_of
-from models import DECODER, MODELS, cast
+from models import MODELS, cast
 
 SIX = ("llama", "gpt2", "bert", "vit", "t5", "whisper")
-PRECISIONS = ("float32", "bfloat16", "autocast")
 
 
 def build_step(model, loss_of, precision, device, optimizer=None):
@@ -48,20 +46,15 @@ def numbers_of(plan):
             "exact bytes": exact.needed_bytes, "first lines": fast.schedule_text().splitlines()[:2]}
 
 
-def plans(device):
+def plans(device, precision="autocast"):
     out = {}
     with stepc.virtual(device=device):
         for name in SIX:
-            for precision in PRECISIONS:
-                model = MODELS[name]
-                step = build_step(model.build(), model.loss_of, precision, device)
-                batch = cast(model.batch(source_of(0), False), torch.bfloat16 if precision == "bfloat16" else torch.float32)
-                out[f"{name} {precision}"] = numbers_of(stepc.plan(step, batch))
+            model = MODELS[name]
+            step = build_step(model.build(), model.loss_of, precision, device)
+            batch = cast(model.batch(source_of(0), False), torch.bfloat16 if precision == "bfloat16" else torch.float32)
+            out[name] = numbers_of(stepc.plan(step, batch))
     return out
-
-
-def on_cuda():
-    return plans("cuda")
 
 
 def what_torch_says():
@@ -105,23 +98,23 @@ def what_torch_says():
     return said
 
 
-def attention():
-    """By card: which kernel eager PyTorch would take."""
+def attention(card):
+    """Which kernel eager PyTorch would take there."""
     taken = {}
-    with stepc.virtual(device="cuda", target=sys.argv[2]):
+    with stepc.virtual(device="cuda", target=card):
         def kernel(dtype=torch.bfloat16, head=64, dropout=0.0, mask=False, causal=False, length=48, groups=1, learns=False):
-            q, k, v = (torch.zeros(2, 4 // (groups if i else 1), length, head, dtype=dtype, device="cuda", requires_grad=True)
-                       for i in range(3))
-            bias = torch.zeros(length, length, dtype=dtype, device="cuda", requires_grad=learns) if mask else None
+            sizes = [(2, heads, length, head) for heads in (4, 4 // groups, 4 // groups)] + [(length, length)] * mask
+            operands = torch.nn.ParameterList(torch.zeros(size, dtype=dtype, device="cuda") for size in sizes)
+            operands[-1].requires_grad_(learns or not mask)
 
             def step():
-                out = torch.nn.functional.scaled_dot_product_attention(q, k, v, bias, dropout, causal, enable_gqa=groups > 1)
+                out = torch.nn.functional.scaled_dot_product_attention(
+                    *operands[:3], operands[3] if mask else None, dropout, causal, enable_gqa=groups > 1)
                 out.sum().backward()
-                q.grad = k.grad = v.grad = None
-                if learns:
-                    bias.grad = None
+                operands.zero_grad()
 
             plan = stepc.plan(step)
+            assert plan.obstacle == "", plan.obstacle
             plan.plan_for().schedule_text()
             return [name for name in names_in(plan.graph_text()) if "attention" in name]
 
@@ -193,5 +186,11 @@ def beside_another_device():
     return refusal(lambda: stepc.virtual(device="cuda").__enter__())
 
 
+CARDS = {
+    "h100": lambda: {"refusals": refusals(), "plans": plans("cuda")},
+    "h200": lambda: {"questions": what_torch_says(), "attention": attention("h200")},
+    "a100": lambda: {"attention": attention("a100")},
+    "none": lambda: {"refusal": beside_another_device()},
+}
 if __name__ == "__main__":
-    print(json.dumps(globals()[sys.argv[1]]()))
+    print(json.dumps(CARDS[sys.argv[1]]()))

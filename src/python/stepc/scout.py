@@ -480,7 +480,7 @@ def _is_compiled(module):
 
 
 def _is_plain(tensor):
-    return tensor.layout is torch.strided and tensor.device.type == "cpu"
+    return tensor.layout is torch.strided and tensor.device.type in ("cpu", "cuda")
 
 
 def value_at(container, name):
