@@ -55,10 +55,35 @@ bool many_would_wait(const FusionGroups& groups, const FusionGroup& group, const
   return is_made_later && (waiting > 3 || (waiting == 3 && modules.size() < 3));
 }
 
+// Of one operand, which it gives another type: a cast.
+bool changes_type(const Graph& graph, const Node& node) {
+  return has(node, Trait::kElementwise) && node.inputs.size() == 1 &&
+         graph.type(node.inputs[0]).dtype != graph.type(node.outputs[0]).dtype;
+}
+
+// Whether the node ends the sum of an exchange's parts (passes/split_collectives.h): a sum, or its cast to a narrow
+// type.
+bool ends_sum_of_parts(const Graph& graph, const Node& node) {
+  const auto producer = [&](const Node& one) -> const Node* {
+    const NodeId made_by = one.inputs.empty() ? NodeId() : graph.tensors[one.inputs[0].index()].producer;
+    return made_by.valid() ? &graph.nodes[made_by.index()] : nullptr;
+  };
+  const Node* sum = changes_type(graph, node) ? producer(node) : &node;
+  if (sum == nullptr || !has(*sum, Trait::kReduction)) return false;
+  const Node* parts = producer(*sum);
+  if (parts != nullptr && changes_type(graph, *parts)) parts = producer(*parts);
+  return parts != nullptr && collective_of(*parts) == Collective::kWait;
+}
+
 // Groups that `node` could join: those that make what it reads, then those that read the same; the latest first.
 std::vector<size_t> candidates(const FusionGroups& groups, size_t node) {
   const Graph& graph = groups.graph();
   std::vector<size_t> found;
+  // An exchange that blocks adds its parts up by itself: its readers have the same bits here if no kernel takes the sum
+  // in.
+  const auto takes_sum_in = [&](size_t other) {
+    return ends_sum_of_parts(graph, graph.nodes[other]) && !ends_sum_of_parts(graph, graph.nodes[node]);
+  };
   const auto add = [&](size_t other) {
     const std::optional<size_t> group = groups.group_of(other);
     if (!group || graph.nodes[other].source.phase != graph.nodes[node].source.phase) return;
@@ -66,7 +91,9 @@ std::vector<size_t> candidates(const FusionGroups& groups, size_t node) {
   };
   const std::set<TensorId> tensors = groups.read_by(node);
   for (TensorId tensor : tensors)
-    if (const NodeId producer = graph.tensors[tensor.index()].producer; producer.valid()) add(producer.index());
+    if (const NodeId producer = graph.tensors[tensor.index()].producer;
+        producer.valid() && !takes_sum_in(producer.index()))
+      add(producer.index());
   std::ranges::sort(found, std::greater<>());
   std::vector<size_t> makers = std::move(found);
   found.clear();
