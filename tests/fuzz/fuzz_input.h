@@ -7,8 +7,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include <unistd.h>
 
@@ -33,11 +35,22 @@ int fuzz_one(const Body& body) {
   return 0;
 }
 
-// A name for files of this process, in memory where there is such a place.
+// A name for files of this process, in memory where there is such a place. What is there when the process ends goes.
 inline std::filesystem::path fuzz_path(const std::string& name) {
+  struct Leftovers {
+    std::set<std::filesystem::path> paths;
+    ~Leftovers() {
+      std::error_code ignored;
+      for (const std::filesystem::path& path : paths) std::filesystem::remove_all(path, ignored);
+    }
+  };
+  static Leftovers leftovers;
   const std::filesystem::path memory = "/dev/shm";
   const bool usable = ::access(memory.c_str(), W_OK) == 0;
-  return (usable ? memory : std::filesystem::temp_directory_path()) / (name + "-" + std::to_string(::getpid()));
+  return *leftovers.paths
+              .insert((usable ? memory : std::filesystem::temp_directory_path()) /
+                      (name + "-" + std::to_string(::getpid())))
+              .first;
 }
 
 // The input as a file, for readers that map one. One a process.

@@ -389,9 +389,11 @@ void RankStep::count(const RankPlan& plan) {
   stats_.state_bytes = parts_.state().bytes();
   if (plan.staged && plan.staged->weighed())
     stats_.auto_budget = to_text(*plan.staged->weighed(), known_.is_calibrated);
-  log().info("captured {} calls, planned {} for {} instructions, {} of them collectives, on rank {} of {} in {:.2f} s",
-             stats_.nodes, human_bytes(stats_.planned_peak_bytes), stats_.instructions, collectives, ranks_->rank(),
-             to_text(strategy_.mesh), seconds);
+  const std::string where = strategy_.mesh.axes.empty() ? std::string()
+                                                        : str(", {} of them collectives, on rank {} of {}", collectives,
+                                                              ranks_->rank(), to_text(strategy_.mesh));
+  log().info("captured {} calls, planned {} for {} instructions{} in {:.2f} s", stats_.nodes,
+             human_bytes(stats_.planned_peak_bytes), stats_.instructions, where, seconds);
 }
 
 std::vector<const RankProgram*> RankStep::programs_of(const RankPlan& plan) {
