@@ -394,4 +394,4 @@ def test_a_step_that_virtual_capture_cannot_hold_says_so_at_once(tmp_path):
     fast = stepc.accelerate(step, config=stepc.Config(capture="virtual"))
     fast(torch.ones(8))
     (warning,) = fast.stats["warnings"]
-    assert warning.startswith("the step is captured by running it: Float32Momentum") and "after load() too" in warning
+    assert warning.startswith("the step is captured by running it: Float32Momentum") and "also after load()" in warning
