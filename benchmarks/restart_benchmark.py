@@ -85,6 +85,19 @@ class Run:
                 return time.monotonic() - self.began, found, said
         raise SystemExit("restart_benchmark: the run ended: " + "".join(said)[-2000:])
 
+    def has_newer_snapshot(self):
+        """Whether the parts of all ranks are in memory, newer than the newest checkpoint."""
+        parts = {}  # by rank, the step of its newest part
+        for manifest in (path for each in self.memories for path in each.glob("**/rank-*/manifest.json")):
+            try:
+                step = json.loads(manifest.read_text())["step"]
+            except (OSError, ValueError):
+                continue  # one that is just being replaced
+            parts[manifest.parent.name] = max(step, parts.get(manifest.parent.name, -1))
+        saved = max(int(each.name.rpartition("-")[2]) for each in (self.folder / "out").glob("checkpoint-[0-9]*")
+                    if ".tmp-" not in each.name)
+        return len(parts) == self.ranks and min(parts.values()) > saved
+
     def kill(self):
         for process in self.processes:
             process.kill()
@@ -123,8 +136,8 @@ def main():
         for _ in range(arguments.rounds):
             for source, lose in sources.items():
                 run.until("saved .*")
-                run.until("step .*")  # behind a snapshot or two
-                run.until("step .*")
+                while not run.has_newer_snapshot():
+                    run.until("step .*")
                 run.kill()
                 lose()
                 run.start("--resume")
