@@ -127,7 +127,7 @@ Segments::Call::~Call() {
   PlanEntry* const entry = waits ? owner_.plans_.entry_of(signature_) : nullptr;
   if (entry == nullptr) return;
   owner_.plans_.recorded(*entry);
-  entry->last_obstacle = "no backward pass came";
+  entry->open.set_obstacle("no backward pass came");
 }
 
 // Whatever of it waits for a backward pass.

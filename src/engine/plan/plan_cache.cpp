@@ -18,7 +18,6 @@ namespace stepc {
 namespace {
 // Recordings beyond the configured ones that may go into finding owners of tensors.
 constexpr int kMaxExplanations = 4;
-constexpr size_t kMaxOpen = 3;
 // Values among a step's arguments, the shapes of its tensors being the same, that get plans of their own.
 constexpr int kMostConstants = 3;
 // Shapes whose other arguments are counted.
@@ -103,8 +102,9 @@ bool PlanCache::may_record(PlanEntry& entry, const StepInput& input) {
   const RecordNext next = record_next(entry, debt_);
   if (next == RecordNext::kYes) return true;
   if (next == RecordNext::kGiveUp) {
-    give_up(entry, str("{} recordings in a row without a replay: {}", entry.unreplayed,
-                       entry.last_obstacle.empty() ? "each of its plans stopped fitting" : entry.last_obstacle));
+    give_up(entry,
+            str("{} recordings in a row without a replay: {}", entry.unreplayed,
+                entry.open.last_obstacle().empty() ? "each of its plans stopped fitting" : entry.open.last_obstacle()));
     return false;
   }
   if (std::exchange(says_what_changes_, true)) return false;
@@ -163,35 +163,31 @@ std::shared_ptr<Plan> PlanCache::keep(PlanEntry& entry, Recording& recording, co
   if (!may_trace_ && recording.obstacles.empty())  // no Python runs beside the replays
     if (std::string reason = program_.python_reason(); !reason.empty())
       recording.obstacles.push_back(std::move(reason));
-  bool obstacle = !recording.obstacles.empty();
-  std::string reason = obstacle ? recording.obstacles.front() : std::string();
-  if (!obstacle) {
+  Refusal refusal = refusal_of(recording);
+  if (!refusal.is_obstacle) {
     program_.refresh();
     const std::vector<at::Tensor> tensors = list_tensors(program_, input);
-    if (auto plan = agree_with_any(entry, recording.trace, tensors, reason, obstacle)) return plan;
-    if (may_trace_ && !is_loop_ && !is_traced_ && std::ranges::any_of(entry.open, [&](const Trace& before) {
+    if (auto plan = agree_with_any(entry, recording.trace, tensors, refusal)) return plan;
+    if (may_trace_ && !is_loop_ && !is_traced_ && std::ranges::any_of(entry.open.traces(), [&](const Trace& before) {
           if (agree(before, recording.trace).obstacle.empty()) return false;
           const Agreement agreement = agree_on_calls(before, recording.trace);
           return agreement.difference.empty() && agreement.obstacle.empty();
         })) {
       // The same calls, and between them what only the step's own code sees: both recordings are a traced step's.
-      std::vector<Trace> open = std::move(entry.open);
-      trace(reason, entry, input);
+      OpenRecordings open = std::move(entry.open);
+      open.set_obstacle({});
+      trace(refusal.reason, entry, input);
       entry.open = std::move(open);
-      if (auto plan = agree_with_any(entry, recording.trace, list_tensors(program_, input), reason, obstacle))
-        return plan;
+      if (auto plan = agree_with_any(entry, recording.trace, list_tensors(program_, input), refusal)) return plan;
     }
-    if (entry.open.size() == kMaxOpen) entry.open.erase(entry.open.begin());
-    entry.open.push_back(std::move(recording.trace));
+    entry.open.keep(std::move(recording.trace));
   }
-  // The same obstacle twice in a row will be there the next time too; another branch may not.
-  const bool again = obstacle && reason == entry.last_obstacle;
-  entry.last_obstacle = obstacle ? reason : std::string();
+  const bool again = entry.open.meets_again(refusal);
   if (!stops_recording(entry, !entry.plans.empty(), again, config_.max_recordings)) return nullptr;
   if (may_trace_ && !is_traced_ && !recording.is_left)
-    trace(reason, entry, input);
+    trace(refusal.reason, entry, input);
   else
-    give_up(entry, str("{} recordings gave no plan: {}", entry.recordings, reason));
+    give_up(entry, str("{} recordings gave no plan: {}", entry.recordings, refusal.reason));
   return nullptr;
 }
 
@@ -278,7 +274,7 @@ void PlanCache::trace(const std::string& why, PlanEntry& entry, const StepInput&
   entry.plans.clear();
   entry.open.clear();
   entry.recordings = 0;
-  entry.last_obstacle.clear();
+  entry.open.set_obstacle({});
 }
 
 void PlanCache::trace(const std::string& why) {
@@ -342,40 +338,27 @@ void PlanCache::failed(PlanEntry& entry, const std::string& error) {
 
 // Makes a plan with the first earlier recording that `trace` agrees with.
 std::shared_ptr<Plan> PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, const std::vector<at::Tensor>& tensors,
-                                                std::string& reason, bool& obstacle) {
-  const auto good = [&](Agreement& agreement) {
-    if (agreement.difference.empty() && agreement.obstacle.empty()) return true;
-    obstacle = agreement.difference.empty();
-    reason = agreement.difference.empty() ? agreement.obstacle : agreement.difference;
-    return false;
-  };
-  const auto compare = [&](const Trace& before) {
-    return is_traced_ ? agree_on_calls(before, trace) : agree(before, trace);
-  };
-  const auto made_of = [&](Agreement& agreement) {
-    return add(entry, maker_.make({is_traced_, entry.exact}, std::move(trace), std::move(agreement.trace), tensors));
+                                                Refusal& refusal) {
+  const auto made_of = [&](Trace& agreed) {
+    return add(entry, maker_.make({is_traced_, entry.exact}, std::move(trace), std::move(agreed), tensors));
   };
   if (is_traced_)
     for (const std::shared_ptr<Plan>& plan : entry.plans)
       if (plan->has_same_calls(trace)) return plan;
-  for (size_t o = entry.open.size(); o-- > 0;) {
-    Agreement agreement = compare(entry.open[o]);
-    if (!good(agreement)) continue;
-    entry.open.erase(entry.open.begin() + static_cast<ssize_t>(o));
-    return made_of(agreement);
-  }
+  if (std::optional<Trace> agreed = entry.open.agree_with_one(trace, is_traced_, refusal)) return made_of(*agreed);
   // A plan whose guard was too narrow: what the guard held fixed is passed on now.
   for (auto plan = entry.plans.begin(); plan != entry.plans.end(); ++plan) {
-    Agreement agreement = compare(is_traced_ ? (*plan)->trace() : (*plan)->recorded());
-    if (!good(agreement)) continue;
+    std::optional<Trace> agreed =
+        agreed_trace(is_traced_ ? (*plan)->trace() : (*plan)->recorded(), trace, is_traced_, refusal);
+    if (!agreed) continue;
     entry.plans.erase(plan);
-    return made_of(agreement);
+    return made_of(*agreed);
   }
   // Another path of a traced step: its calls are compared at every replay, so that one recording will do. The first one
   // is to show which numbers change.
-  if (!is_traced_ || !is_path_a_plan(entry, !entry.plans.empty(), obstacle)) return nullptr;
-  Agreement agreement = agree_on_calls(trace, trace);
-  return good(agreement) ? made_of(agreement) : nullptr;
+  if (!is_traced_ || !is_path_a_plan(entry, !entry.plans.empty(), refusal.is_obstacle)) return nullptr;
+  std::optional<Trace> agreed = agreed_trace(trace, trace, true, refusal);
+  return agreed ? made_of(*agreed) : nullptr;
 }
 
 void PlanCache::capture(PlanEntry& entry, const StepInput& input, const std::function<StepOutput()>& step) {
@@ -397,7 +380,7 @@ std::shared_ptr<Plan> PlanCache::add(PlanEntry& entry, std::shared_ptr<Plan> mad
   entry.plans.push_front(std::move(made));
   if (entry.plans.size() > static_cast<size_t>(config_.max_plans)) entry.plans.pop_back();
   count_new_plan(entry);
-  entry.last_obstacle.clear();
+  entry.open.set_obstacle({});
   explanations_ = 0;
   return entry.plans.front();
 }

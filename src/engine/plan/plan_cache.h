@@ -19,6 +19,7 @@
 #include "engine/program/program.h"
 #include "engine/program/signature.h"
 #include "engine/program/step_input.h"
+#include "engine/record/open_recordings.h"
 #include "engine/record/recorded_step.h"
 #include "engine/stats.h"
 
@@ -29,9 +30,8 @@ struct PlanEntry : CallHistory {
   std::string signature;
   std::map<std::string, std::string> description;
   std::list<std::shared_ptr<Plan>> plans;  // one for each branch that the step takes; most recently used first
-  std::vector<Trace> open;                 // recordings that agreed with no other yet
-  Pace pace;                               // of replays beside which Python runs
-  std::string last_obstacle;
+  OpenRecordings open;
+  Pace pace;                 // of replays beside which Python runs
   bool eager = false;        // no plan can be made
   bool is_captured = false;  // virtually, or virtual capture is impossible: then the step is recorded while it runs
   bool is_seen = false;      // by the door of a loop, which inspects its first call before any call is recorded
@@ -134,9 +134,9 @@ class PlanCache {
                                      const StepInput& input);
   std::map<std::string, std::string> description_of(const std::vector<at::Tensor>& tensors, const StepInput& input,
                                                     const std::string& shared) const;
-  // nullptr if none agrees: `reason` says why, and `obstacle` whether another recording would meet the same obstacle.
+  // nullptr if none agrees: `refusal` says why.
   std::shared_ptr<Plan> agree_with_any(PlanEntry& entry, Trace& trace, const std::vector<at::Tensor>& tensors,
-                                       std::string& reason, bool& obstacle);
+                                       Refusal& refusal);
   std::shared_ptr<Plan> add(PlanEntry& entry, std::shared_ptr<Plan> made);
   // A replay ended with an error. The step then runs eagerly and raises the error itself, or catches it.
   void failed(PlanEntry& entry, const std::string& error);

@@ -2,14 +2,15 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <vector>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "capture/virtual/virtual_kernels.h"
+#include "engine/record/open_recordings.h"
 #include "engine/record/recorded_step.h"
 #include "engine/record/rehearsal.h"
-#include "ir/agree.h"
 #include "plan/eager_peak.h"
 
 namespace stepc {
@@ -82,14 +83,12 @@ void end_here(Recording& recording) {
   recording.unowned.clear();  // the error itself holds what the step had
 }
 
-// Records until two recordings agree; as engine/plan/plan_cache.h does, so that the trace is the one that it would
-// keep.
+// Records until two recordings agree.
 void record_until_agreed(Program& program, const StepInput& input, const std::function<StepOutput()>& step,
                          const OpRules& rules, VirtualKernels& kernels, bool is_path,
                          const std::function<void()>& begin_anew, VirtualPlan& plan) {
-  std::vector<Trace> open;
-  std::string reason;
-  std::string last_obstacle;
+  OpenRecordings open;
+  Refusal refusal;
   while (plan.recordings < kMaxRecordings) {
     if (begin_anew && plan.recordings > 0) begin_anew();
     VirtualRun run = record_once(program, input, step, rules, kernels);
@@ -112,30 +111,21 @@ void record_until_agreed(Program& program, const StepInput& input, const std::fu
       continue;
     }
     refuse_unowned(recording);
-    bool obstacle = !recording.obstacles.empty();
-    reason = obstacle ? recording.obstacles.front() : std::string();
-    if (!obstacle) {
-      for (size_t o = open.size(); o-- > 0;) {
-        Agreement agreement = is_path ? agree_on_calls(open[o], recording.trace) : agree(open[o], recording.trace);
-        if (agreement.difference.empty() && agreement.obstacle.empty()) {
-          plan.trace = std::move(agreement.trace);
-          return;
-        }
-        obstacle = agreement.difference.empty();
-        reason = obstacle ? agreement.obstacle : agreement.difference;
-      }
-    }
-    // The same obstacle twice in a row will be there the next time too; another branch may not.
-    const bool again = obstacle && reason == last_obstacle;
-    last_obstacle = obstacle ? reason : std::string();
-    if (recording.obstacles.empty())
-      open.push_back(std::move(recording.trace));
-    else
+    refusal = refusal_of(recording);
+    if (refusal.is_obstacle) {
       plan.trace = std::move(recording.trace);
-    if (again) break;
+    } else {
+      if (std::optional<Trace> agreed = open.agree_with_one(recording.trace, is_path, refusal)) {
+        plan.trace = std::move(*agreed);
+        return;
+      }
+      open.keep(std::move(recording.trace));
+    }
+    if (open.meets_again(refusal)) break;
   }
-  plan.obstacle = reason.empty() ? "every recording finds other tensors that outlive the step" : reason;
-  if (!open.empty()) plan.trace = std::move(open.back());
+  plan.obstacle =
+      refusal.reason.empty() ? "every recording finds other tensors that outlive the step" : std::move(refusal.reason);
+  if (!open.traces().empty()) plan.trace = open.traces().back();
 }
 
 void count_state(const Program& program, VirtualPlan& plan) {
