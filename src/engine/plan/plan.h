@@ -227,8 +227,7 @@ class Plan {
   void prepare_events(const Program& program);
   std::string update(size_t event, Program& program, const std::vector<at::Tensor>& tensors, Undo* undo);
   Outcome run_instead(Variant& variant, Program& program, const std::vector<at::Tensor>& tensors);
-  StepResult execute(const RunInputs& inputs, std::vector<at::Tensor> of_current,
-                     const std::vector<at::Tensor>& tensors);
+  RunInputs inputs_of(const Variant& variant, RunInputs inputs, std::vector<at::Tensor> gathered) const;
   std::string run_event(size_t event, Program& program, const std::vector<at::Tensor>& tensors,
                         const std::vector<at::Tensor>& gradients, Undo* undo);
 

@@ -57,29 +57,14 @@ std::string Plan::run_event(size_t event, Program& program, const std::vector<at
   return {};
 }
 
-// As a Graph where that fits; a guard that misses there is found again, and named, by the recorded calls. `of_current`:
-// the tensors that current() takes, gathered already.
-StepResult Plan::execute(const RunInputs& inputs, std::vector<at::Tensor> of_current,
-                         const std::vector<at::Tensor>& tensors) {
-  const Variant* gathered = &current();
-  const auto run_on = [&](Variant& variant) {
-    RunInputs given = inputs;
-    given.tensors = &variant == gathered ? std::move(of_current) : tensors_at(variant.inputs, tensors);
-    gathered = nullptr;
-    if (show_written_)
-      given.show_written = [&](size_t input, const at::Tensor& left, int64_t first) {
-        show_written_(variant.inputs[input], left, first);
-      };
-    return variant.executor->run(std::move(given));
-  };
-  if (instead_ != nullptr) return run_on(*instead_);
-  ran_exact_ = false;
-  if (&current() == fast_.get()) {
-    StepResult result = run_on(*fast_);
-    if (!result.missed_guard || is_virtual()) return result;
-  }
-  ran_exact_ = fast_ != nullptr;
-  return run_on(exact());
+// What a run on the variant borrows. `gathered`: the tensors that its executor takes.
+RunInputs Plan::inputs_of(const Variant& variant, RunInputs inputs, std::vector<at::Tensor> gathered) const {
+  inputs.tensors = std::move(gathered);
+  if (show_written_)
+    inputs.show_written = [&](size_t input, const at::Tensor& left, int64_t first) {
+      show_written_(variant.inputs[input], left, first);
+    };
+  return inputs;
 }
 
 Plan::Outcome Plan::run_plain(Program& program, const std::vector<at::Tensor>& tensors) {
@@ -243,7 +228,16 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
   StepResult result;
   try {
     const auto begin = Clock::now();
-    result = execute(inputs, std::move(of_current), tensors);
+    Variant& first = instead_ != nullptr ? *instead_ : current();
+    if (&first != &current()) of_current = tensors_at(first.inputs, tensors);
+    const bool is_fast = instead_ == nullptr && &first == fast_.get();
+    if (instead_ == nullptr) ran_exact_ = fast_ != nullptr && !is_fast;
+    result = first.executor->run(inputs_of(first, inputs, std::move(of_current)));
+    if (is_fast && result.missed_guard && !is_virtual()) {
+      // The recorded calls find the guard that misses once more, and name it.
+      ran_exact_ = true;
+      result = exact().executor->run(inputs_of(exact(), inputs, tensors_at(exact().inputs, tensors)));
+    }
     const auto resume = [&] { return (instead_ != nullptr ? *instead_ : current()).executor->resume({}); };
     result = past_reads(std::move(result), resume, outcome.reads);
     execute_seconds_ += seconds_since(begin);
