@@ -20,7 +20,7 @@ struct Sides {
   TensorId queries, keys;
   auto operator<=>(const Sides&) const = default;
 };
-struct Found {
+struct Terms {
   std::optional<Sides> documents, places;
 };
 
@@ -45,14 +45,14 @@ class MaskReader {
   MaskReader(const Graph& graph, int64_t queries, int64_t keys) : graph_(graph), queries_(queries), keys_(keys) {}
 
   // nullopt: the mask says something else, or more.
-  std::optional<Found> read(TensorId mask) {
+  std::optional<Terms> read(TensorId mask) {
     const Node* node = beneath_repeats(mask);
     if (node == nullptr || primitive_of(*node) != Primitive::kSelect) return std::nullopt;
     const std::optional<double> seen = value_of(node->inputs[1]), hidden = value_of(node->inputs[2]);
     const bool is_plain = seen == 0.0 && hidden == -INFINITY;
     const bool is_opposite = seen == -INFINITY && hidden == 0.0;
-    if ((!is_plain && !is_opposite) || !collect(node->inputs[0], is_opposite) || !found_.documents) return std::nullopt;
-    return found_;
+    if ((!is_plain && !is_opposite) || !collect(node->inputs[0], is_opposite) || !terms_.documents) return std::nullopt;
+    return terms_;
   }
 
  private:
@@ -93,9 +93,9 @@ class MaskReader {
     if (primitive == Primitive::kAnd || primitive == Primitive::kBitAnd)
       return collect(node->inputs[0], false) && collect(node->inputs[1], false);
     if (primitive == Primitive::kEq)
-      return set(found_.documents, node->inputs[0], node->inputs[1]) ||
-             set(found_.documents, node->inputs[1], node->inputs[0]);
-    return primitive == Primitive::kLe && set(found_.places, node->inputs[1], node->inputs[0]);
+      return set(terms_.documents, node->inputs[0], node->inputs[1]) ||
+             set(terms_.documents, node->inputs[1], node->inputs[0]);
+    return primitive == Primitive::kLe && set(terms_.places, node->inputs[1], node->inputs[0]);
   }
   bool set(std::optional<Sides>& sides, TensorId queries, TensorId keys) const {
     if (!are_numbers(queries, 2, queries_) || !are_numbers(keys, 3, keys_)) return false;
@@ -113,7 +113,7 @@ class MaskReader {
 
   const Graph& graph_;
   int64_t queries_, keys_;
-  Found found_;
+  Terms terms_;
 };
 
 class FindDocuments {
@@ -136,7 +136,7 @@ class FindDocuments {
     const Shape& q = old_.shape(node.inputs[at.q]);
     const int64_t keys = old_.shape(node.inputs[at.q + 1])[2];
     if (is_for_gpu_ && q[2] != keys) return false;
-    const std::optional<Found> found = MaskReader(old_, q[2], keys).read(node.inputs[at.mask]);
+    const std::optional<Terms> found = MaskReader(old_, q[2], keys).read(node.inputs[at.mask]);
     if (!found) return false;
     r_.at(node);
     std::vector<TensorId> inputs = r_.inputs_of(node);
