@@ -64,7 +64,9 @@ Graph split_collectives_for(Graph graph, const PassSettings& settings) {
   const std::optional<uint64_t> least = settings.strategy.overlap_bytes;
   return least ? split_collectives(graph, *least, settings.is_for_gpu) : graph;
 }
-Graph fuse_for(Graph graph, const PassSettings& settings) { return fuse(std::move(graph), settings.matmuls); }
+Graph fuse_for(Graph graph, const PassSettings& settings) {
+  return fuse(std::move(graph), settings.matmuls, settings.is_for_gpu);
+}
 
 constexpr Pass kPasses[] = {
     {"fold_constants", plain<fold_constants>, kCaptured, kCaptured, "computes what follows from single values",
