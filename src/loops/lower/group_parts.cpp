@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "ops/op_def.h"
+#include "loops/group_key.h"
 #include "ops/unconnected_parts.h"
 
 namespace stepc {
@@ -75,6 +75,9 @@ std::vector<GroupPart> parts_of(const Graph& group) {
   std::vector<GroupPart> out;
   for (PartBuilder& builder : builders) out.push_back(builder.take());
   std::erase_if(out, [](const GroupPart& part) { return part.outputs.empty(); });
+  std::map<std::string, size_t> first;
+  for (size_t p = 0; p < out.size(); ++p) first.try_emplace(out[p].key = group_key(out[p].graph), p);
+  std::ranges::stable_sort(out, {}, [&](const GroupPart& part) { return first.at(part.key); });
   return out;
 }
 

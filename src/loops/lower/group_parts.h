@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "ir/graph.h"
@@ -13,8 +14,9 @@ namespace stepc {
 struct GroupPart {
   Graph graph;
   std::vector<uint32_t> inputs, outputs;  // of the whole group, by those of the part
+  std::string key;                        // group_key()
 };
-// One part: empty.
+// Those of one key next to each other. One part: empty.
 std::vector<GroupPart> parts_of(const Graph& group);
 
 // `programs`: of each part. The buffers are those of the whole group. What two parts read is no part's to write.

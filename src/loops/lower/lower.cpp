@@ -417,7 +417,10 @@ LoopProgram lower_or_throw(const Graph& group, Together together, const LoopLimi
   const std::vector<GroupPart> parts = together == Together::kConnected ? parts_of(group) : std::vector<GroupPart>();
   if (parts.empty()) return lower_connected(group, together, limits, only_check);
   std::vector<LoopProgram> programs;
-  for (const GroupPart& part : parts) programs.push_back(lower_connected(part.graph, together, limits, only_check));
+  for (size_t p = 0; p < parts.size(); ++p)
+    programs.push_back(p > 0 && parts[p].key == parts[p - 1].key
+                           ? programs.back()
+                           : lower_connected(parts[p].graph, together, limits, only_check));
   return only_check ? LoopProgram() : side_by_side(group, parts, programs);
 }
 
