@@ -436,7 +436,7 @@ class LaunchPrinter {
       const Form form = form_of(k);
       std::vector<Form> alike = {form};
       while (++k < launch_.first + launch_.kernels && form_of(k).text == form.text) alike.push_back(form_of(k));
-      print_form(alike, begin);
+      if (form.blocks > 0) print_form(alike, begin);
       begin += form.blocks * static_cast<int64_t>(alike.size());
     }
     return out_ + "}\n";

@@ -78,6 +78,7 @@ class Parts {
 }  // namespace
 
 std::vector<std::vector<NodeId>> unconnected_parts(const Graph& graph, const std::vector<NodeId>& nodes) {
+  if (nodes.size() < 2) return {nodes};
   return Parts(graph, nodes).find();
 }
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <string>
 
-#include "loops/group_key.h"
 #include "ops/unconnected_parts.h"
 
 namespace stepc {
@@ -50,6 +50,35 @@ class PartBuilder {
   std::map<TensorId, TensorId> now_;
 };
 
+std::vector<NodeId> needed_for(const Graph& group, const std::vector<uint32_t>& outputs) {
+  std::vector<bool> is_needed(group.nodes.size(), false);
+  const auto need = [&](TensorId tensor) {
+    if (const NodeId producer = group.tensors[tensor.index()].producer; producer.valid())
+      is_needed[producer.index()] = true;
+  };
+  for (uint32_t place : outputs) need(group.outputs[place].tensor);
+  std::vector<NodeId> nodes;
+  for (size_t n = group.nodes.size(); n-- > 0;) {
+    if (!is_needed[n]) continue;
+    nodes.emplace_back(n);
+    for (TensorId input : group.nodes[n].inputs) need(input);
+  }
+  std::ranges::reverse(nodes);
+  return nodes;
+}
+
+// The parts by number, those of equal loops next to each other.
+std::vector<size_t> equal_ones_together(const std::vector<LoopProgram>& programs) {
+  std::map<std::string, size_t> first;
+  std::vector<size_t> rank, order;
+  for (size_t p = 0; p < programs.size(); ++p) {
+    rank.push_back(first.try_emplace(to_text(programs[p]), p).first->second);
+    order.push_back(p);
+  }
+  std::ranges::stable_sort(order, {}, [&](size_t p) { return rank[p]; });
+  return order;
+}
+
 }  // namespace
 
 std::vector<GroupPart> parts_of(const Graph& group) {
@@ -69,15 +98,12 @@ std::vector<GroupPart> parts_of(const Graph& group) {
       maker->add_output(place);
   }
   if (!left.empty()) {
-    builders.emplace_back(group, all);
+    builders.emplace_back(group, needed_for(group, left));
     for (uint32_t place : left) builders.back().add_output(place);
   }
   std::vector<GroupPart> out;
   for (PartBuilder& builder : builders) out.push_back(builder.take());
   std::erase_if(out, [](const GroupPart& part) { return part.outputs.empty(); });
-  std::map<std::string, size_t> first;
-  for (size_t p = 0; p < out.size(); ++p) first.try_emplace(out[p].key = group_key(out[p].graph), p);
-  std::ranges::stable_sort(out, {}, [&](const GroupPart& part) { return first.at(part.key); });
   return out;
 }
 
@@ -92,7 +118,7 @@ LoopProgram side_by_side(const Graph& group, const std::vector<GroupPart>& parts
   std::vector<size_t> readers(inputs, 0);
   for (const GroupPart& part : parts)
     for (uint32_t input : part.inputs) ++readers[input];
-  for (size_t p = 0; p < parts.size(); ++p) {
+  for (const size_t p : equal_ones_together(programs)) {
     std::vector<uint32_t> places;  // by buffer of the part
     for (size_t b = 0; b < programs[p].buffers.size(); ++b) {
       LoopBuffer buffer = programs[p].buffers[b];

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "ir/graph.h"
@@ -14,12 +13,12 @@ namespace stepc {
 struct GroupPart {
   Graph graph;
   std::vector<uint32_t> inputs, outputs;  // of the whole group, by those of the part
-  std::string key;                        // group_key()
 };
-// Those of one key next to each other. One part: empty.
+// One part: empty.
 std::vector<GroupPart> parts_of(const Graph& group);
 
-// `programs`: of each part. The buffers are those of the whole group. What two parts read is no part's to write.
+// `programs`: of each part; the phases of equal ones stand together. The buffers are those of the whole group. What two
+// parts read is no part's to write.
 LoopProgram side_by_side(const Graph& group, const std::vector<GroupPart>& parts,
                          const std::vector<LoopProgram>& programs);
 

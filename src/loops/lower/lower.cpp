@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/check.h"
+#include "loops/group_key.h"
 #include "loops/lower/element_writer.h"
 #include "loops/lower/group_parts.h"
 #include "loops/lower/in_place.h"
@@ -416,11 +417,13 @@ LoopProgram lower_or_throw(const Graph& group, Together together, const LoopLimi
   check_types(group);
   const std::vector<GroupPart> parts = together == Together::kConnected ? parts_of(group) : std::vector<GroupPart>();
   if (parts.empty()) return lower_connected(group, together, limits, only_check);
+  std::map<std::string, LoopProgram> known;  // by group_key()
   std::vector<LoopProgram> programs;
-  for (size_t p = 0; p < parts.size(); ++p)
-    programs.push_back(p > 0 && parts[p].key == parts[p - 1].key
-                           ? programs.back()
-                           : lower_connected(parts[p].graph, together, limits, only_check));
+  for (const GroupPart& part : parts) {
+    const auto [found, is_new] = known.try_emplace(group_key(part.graph));
+    if (is_new) found->second = lower_connected(part.graph, together, limits, only_check);
+    programs.push_back(found->second);
+  }
   return only_check ? LoopProgram() : side_by_side(group, parts, programs);
 }
 
