@@ -79,7 +79,7 @@ bool hides_all(const AttentionMask& mask, const ScoreBlock& block) {
 struct NumberRange {
   int64_t least, most;
 };
-NumberRange range_of(const TokenNumbers& numbers, int64_t batch, int64_t first, int64_t count) {
+NumberRange number_range(const TokenNumbers& numbers, int64_t batch, int64_t first, int64_t count) {
   const int64_t* at = numbers.data + batch * numbers.batch_stride + first * numbers.stride;
   NumberRange range{*at, *at};
   for (int64_t i = 1; i < count; ++i) {
@@ -91,8 +91,8 @@ NumberRange range_of(const TokenNumbers& numbers, int64_t batch, int64_t first, 
 
 // Documents that the block's queries and keys cannot share, or keys that all lie behind its queries.
 bool hides_all(const AttentionDocuments& documents, const ScoreBlock& block) {
-  const auto of_queries = [&](const TokenNumbers& x) { return range_of(x, block.batch, block.query, block.queries); };
-  const auto of_keys = [&](const TokenNumbers& x) { return range_of(x, block.batch, block.key, block.keys); };
+  const auto of_queries = [&](const TokenNumbers& x) { return number_range(x, block.batch, block.query, block.queries); };
+  const auto of_keys = [&](const TokenNumbers& x) { return number_range(x, block.batch, block.key, block.keys); };
   const NumberRange q = of_queries(documents.of_queries), k = of_keys(documents.of_keys);
   if (q.most < k.least || k.most < q.least) return true;
   return documents.has_places && of_keys(documents.key_places).least > of_queries(documents.query_places).most;
