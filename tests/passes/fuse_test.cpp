@@ -1,5 +1,6 @@
 #include "passes/fusion/fuse.h"
 
+#include <algorithm>
 #include <set>
 
 #include <gtest/gtest.h>
