@@ -27,13 +27,26 @@ struct HeadResult {
   HeadStrides strides;
 };
 
+// A number a token of each batch row; a stride of 0 broadcasts.
+struct TokenNumbers {
+  const int64_t* data = nullptr;
+  int64_t batch_stride = 0, stride = 0;
+};
+// A query sees the keys of its document whose place is not behind its own; without places, all of its document.
+struct AttentionDocuments {
+  TokenNumbers of_queries, of_keys;
+  TokenNumbers query_places, key_places;
+  bool has_places = false;
+};
+
 // Added to the scores, or for kBool: what is false is hidden. A stride of 0 broadcasts. Keys that are hidden, by -inf
 // or false, from all queries of a block may not be read.
 struct AttentionMask {
-  enum class Kind : uint8_t { kNone, kBool, kF32, kBf16 };
+  enum class Kind : uint8_t { kNone, kBool, kF32, kBf16, kDocuments };
   Kind kind = Kind::kNone;
   const void* data = nullptr;
   int64_t batch_stride = 0, head_stride = 0, query_stride = 0, key_stride = 0;
+  AttentionDocuments documents = {};  // of kDocuments, instead of all that
 };
 
 struct Attention {

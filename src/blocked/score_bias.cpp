@@ -75,6 +75,29 @@ bool hides_all(const AttentionMask& mask, const ScoreBlock& block) {
   return true;
 }
 
+// The least and the greatest number of some tokens.
+struct NumberRange {
+  int64_t least, most;
+};
+NumberRange number_range(const TokenNumbers& numbers, int64_t batch, int64_t first, int64_t count) {
+  const int64_t* at = numbers.data + batch * numbers.batch_stride + first * numbers.stride;
+  NumberRange range{*at, *at};
+  for (int64_t i = 1; i < count; ++i) {
+    range.least = std::min(range.least, at[i * numbers.stride]);
+    range.most = std::max(range.most, at[i * numbers.stride]);
+  }
+  return range;
+}
+
+// Documents that the block's queries and keys cannot share, or keys that all lie behind its queries.
+bool hides_all(const AttentionDocuments& documents, const ScoreBlock& block) {
+  const auto of_queries = [&](const TokenNumbers& x) { return number_range(x, block.batch, block.query, block.queries); };
+  const auto of_keys = [&](const TokenNumbers& x) { return number_range(x, block.batch, block.key, block.keys); };
+  const NumberRange q = of_queries(documents.of_queries), k = of_keys(documents.of_keys);
+  if (q.most < k.least || k.most < q.least) return true;
+  return documents.has_places && of_keys(documents.key_places).least > of_queries(documents.query_places).most;
+}
+
 bool hides_all(const AttentionMask& mask, const ScoreBlock& block) {
   switch (mask.kind) {
     case AttentionMask::Kind::kNone:
@@ -85,6 +108,8 @@ bool hides_all(const AttentionMask& mask, const ScoreBlock& block) {
       return hides_all<float>(mask, block);
     case AttentionMask::Kind::kBf16:
       return hides_all<Bf16>(mask, block);
+    case AttentionMask::Kind::kDocuments:
+      return hides_all(mask.documents, block);
   }
   return false;
 }
@@ -131,6 +156,26 @@ void add_mask(const Attention& call, const ScoreBlock& block, bool transposed, f
   });
 }
 
+// Keys beyond a query's own document are hidden, and those behind its place.
+void hide_others(const Attention& call, const ScoreBlock& block, bool transposed, float* scores, int64_t ld) {
+  const AttentionDocuments& documents = call.mask.documents;
+  const auto of = [&](const TokenNumbers& numbers, int64_t token) {
+    return numbers.data[block.batch * numbers.batch_stride + token * numbers.stride];
+  };
+  const auto hide = [&](const auto& sees) {
+    for_scores(block, transposed, scores, ld, [&](float& score, int64_t query, int64_t key) {
+      score = sees(query, key) ? score * call.scale : -INFINITY;
+    });
+  };
+  const auto shares = [&](int64_t query, int64_t key) {
+    return of(documents.of_queries, query) == of(documents.of_keys, key);
+  };
+  if (!documents.has_places) return hide(shares);
+  hide([&](int64_t query, int64_t key) {
+    return shares(query, key) && of(documents.key_places, key) <= of(documents.query_places, query);
+  });
+}
+
 }  // namespace
 
 void apply_bias(const Attention& call, const ScoreBlock& whole, bool transposed, float* scores, int64_t ld) {
@@ -149,6 +194,9 @@ void apply_bias(const Attention& call, const ScoreBlock& whole, bool transposed,
       break;
     case AttentionMask::Kind::kBf16:
       add_mask<Bf16>(call, block, transposed, scores, ld, [](Bf16 value) { return to_float(value); });
+      break;
+    case AttentionMask::Kind::kDocuments:
+      hide_others(call, block, transposed, scores, ld);
       break;
   }
 }

@@ -192,6 +192,31 @@ std::string_view sign_text(LoopOp op) {
 }  // namespace
 
 // Shifts and wrapping arithmetic on unsigned numbers.
+namespace {
+
+// Of a bool as a number by a constant (what dropout keeps, by its share) there are two values. A division calls a
+// function in rare cases, across which registers are kept.
+std::string quotient_of_bool(const LoopPhase& phase, const LoopInstruction& division) {
+  const auto made_by = [&](int32_t arg) -> const LoopInstruction& {
+    return phase.instructions[static_cast<size_t>(arg)];
+  };
+  const LoopInstruction &number = made_by(division.args[0]), &divisor = made_by(division.args[1]);
+  if (number.op != LoopOp::kConvert || made_by(number.args[0]).type != ValueType::kBool ||
+      divisor.op != LoopOp::kConstant || !is_real(division.type))
+    return {};
+  const auto quotient = [&](double value) {
+    LoopInstruction constant;
+    constant.type = division.type;
+    constant.real = division.type == ValueType::kF32
+                        ? static_cast<double>(static_cast<float>(value) / static_cast<float>(divisor.real))
+                        : value / divisor.real;
+    return cuda_constant(constant);
+  };
+  return str("v{} ? {} : {}", number.args[0], quotient(1), quotient(0));
+}
+
+}  // namespace
+
 std::string cuda_expression(const LoopPhase& phase, const LoopInstruction& one) {
   const auto arg = [&](size_t k) { return one.args[k] >= 0 ? str("v{}", one.args[k]) : std::string(); };
   const ValueType from = phase.instructions[static_cast<size_t>(one.args[0])].type;
@@ -222,6 +247,8 @@ std::string cuda_expression(const LoopPhase& phase, const LoopInstruction& one) 
     case LoopOp::kMul:
       return infix("*");
     case LoopOp::kDiv:
+      if (const std::string two = quotient_of_bool(phase, one); !two.empty()) return two;
+      return str("{} / {}", arg(0), arg(1));
     case LoopOp::kQuotient:
     case LoopOp::kShiftRight:
     case LoopOp::kEq:

@@ -12,14 +12,28 @@ namespace {
 
 constexpr int64_t kMost32 = int64_t{1} << 31;
 
+// A pointer to a buffer's elements, as it is declared.
+std::string pointer_type(const LoopProgram& program, uint32_t b) {
+  const LoopBuffer& buffer = program.buffers[b];
+  const bool is_shared =
+      std::ranges::any_of(program.in_place, [&](const auto& pair) { return pair.first == b || pair.second == b; });
+  return str("{}{}*{}", buffer.kind == LoopBuffer::Kind::kInput ? "const " : "", cuda_memory_type(buffer.dtype),
+             is_shared ? "" : " __restrict__");
+}
+
+// What the threads of a kernel do.
 class KernelPrinter {
  public:
-  KernelPrinter(const GpuProgram& program, size_t number, std::string name)
+  // `names`: of its buffers. `block`: the number of a block among the kernel's.
+  KernelPrinter(const GpuProgram& program, size_t number, const std::vector<std::string>& names, std::string_view block,
+                size_t indent)
       : program_(program.loops),
         phase_(program.loops.phases[number]),
         code_(phase_.instructions),
         kernel_(program.kernels[number]),
-        name_(std::move(name)) {
+        names_(names),
+        block_(block),
+        indent_(indent) {
     int64_t largest = kernel_.blocks * kernel_.block * kernel_.width;
     for (const LoopVariable& variable : phase_.variables) {
       const bool is_item = variable.kind == LoopVariable::Kind::kItem;
@@ -31,13 +45,12 @@ class KernelPrinter {
   }
 
   std::string print() {
-    print_signature();
     print_place();
     for (size_t h = 0; h < kernel_.held.size(); ++h)
       if (kernel_.held[h].place == GpuHeld::Place::kRegisters)
         line(str("alignas(16) {} h{}[{}];", memory_type(kernel_.held[h].buffer), h, kernel_.held[h].count));
     for (const GpuStep& step : kernel_.steps) print(step);
-    return out_ + "}\n";
+    return out_;
   }
 
  private:
@@ -58,31 +71,9 @@ class KernelPrinter {
 
   // ---- what is there from the start
 
-  void print_signature() {
-    std::vector<std::string> parameters;
-    for (uint32_t b = 0; b < program_.buffers.size(); ++b) {
-      const LoopBuffer::Kind kind = program_.buffers[b].kind;
-      if (kind != LoopBuffer::Kind::kInput && kind != LoopBuffer::Kind::kOutput) continue;
-      const bool is_shared =
-          std::ranges::any_of(program_.in_place, [&](const auto& pair) { return pair.first == b || pair.second == b; });
-      parameters.push_back(str("{}{}*{} b{}", kind == LoopBuffer::Kind::kInput ? "const " : "", memory_type(b),
-                               is_shared ? "" : " __restrict__", b));
-    }
-    parameters.emplace_back("unsigned char* __restrict__ scratch");
-    out_ = str("extern \"C\" __global__ void __launch_bounds__({}) {}({}) {{\n", kernel_.block, name_,
-               fmt::join(parameters, ", "));
-    for (size_t b = 0; b < program_.buffers.size(); ++b) {
-      const LoopBuffer& buffer = program_.buffers[b];
-      const auto type = memory_type(static_cast<uint32_t>(b));
-      if (buffer.kind == LoopBuffer::Kind::kScratch)
-        line(str("{}* const b{} = ({}*)(scratch + {});", type, b, type, buffer.scratch_byte));
-    }
-    if (kernel_.shared_bytes > 0) line("unsigned char* const shared = (unsigned char*)shared_words;");
-  }
-
   void print_place() {
     const std::string thread = str("({})threadIdx.x", counter_);
-    const std::string block = str("({})blockIdx.x", counter_);
+    const std::string block = str("({}){}", counter_, block_);
     if (kernel_.over_grid) {
       line(str("const {} lane = {} * {} + {};", counter_, block, kernel_.block, thread));
       return;
@@ -265,8 +256,8 @@ class KernelPrinter {
     group_ = innermost;
     for (uint32_t i = step.first; i < step.last; ++i)
       if (kernel_.modes[i] == GpuMode::kWide && code_[i].op == LoopOp::kStore)
-        line(str("move<{}>(b{} + {}, w{});", wide_bytes(code_[i].buffer), code_[i].buffer, form_text(code_[i].index),
-                 i));
+        line(str("move<{}>({} + {}, w{});", wide_bytes(code_[i].buffer), names_[code_[i].buffer],
+                 form_text(code_[i].index), i));
     group_ = kNoGroup;
   }
   [[nodiscard]] int64_t wide_bytes(uint32_t buffer) const {
@@ -278,12 +269,13 @@ class KernelPrinter {
     const int32_t held = kernel_.held_of[i];
     if (held >= 0) {
       if (kernel_.fills[i] != 0)
-        line(str("move<{}>(h{} + {}0, b{} + {});", wide_bytes(one.buffer), held, turn_, one.buffer, index_text(one)));
+        line(str("move<{}>(h{} + {}0, {} + {});", wide_bytes(one.buffer), held, turn_, names_[one.buffer],
+                 index_text(one)));
       return;
     }
     line(str("alignas(16) {} w{}[{}]{};", memory_type(one.buffer), i, kernel_.width, one.args[1] >= 0 ? " = {}" : ""));
-    line(str("{}move<{}>(w{}, b{} + {});", one.args[1] >= 0 ? str("if (v{}) ", one.args[1]) : "",
-             wide_bytes(one.buffer), i, one.buffer, index_text(one)));
+    line(str("{}move<{}>(w{}, {} + {});", one.args[1] >= 0 ? str("if (v{}) ", one.args[1]) : "", wide_bytes(one.buffer),
+             i, names_[one.buffer], index_text(one)));
   }
 
   void print_flush(const GpuStep& step) {
@@ -291,8 +283,8 @@ class KernelPrinter {
     const bool is_wide = kernel_.width > 1 && held.index.stride_of(step.loops.back()) == 1;
     if (is_wide) {
       group_ = step.loops.back();
-      line(str("move<{}>(b{} + {}, h{} + {}0);", wide_bytes(held.buffer), held.buffer, form_text(held.index), step.held,
-               turn_));
+      line(str("move<{}>({} + {}, h{} + {}0);", wide_bytes(held.buffer), names_[held.buffer], form_text(held.index),
+               step.held, turn_));
       group_ = kNoGroup;
       return;
     }
@@ -300,7 +292,7 @@ class KernelPrinter {
     open(str("for (int k = 0; k < {}; ++k)", kernel_.width));
     if (kernel_.width > 1) line(str("const {} i{} = g + k;", counter_, step.loops.back()));
     if (kernel_.width > 1) print_digits(step.loops.back());
-    line(str("b{}[{}] = h{}[{}k];", held.buffer, form_text(held.index), step.held, turn_));
+    line(str("{}[{}] = h{}[{}k];", names_[held.buffer], form_text(held.index), step.held, turn_));
     close();
   }
 
@@ -356,7 +348,7 @@ class KernelPrinter {
       return str("(({}*)(shared + {}))[{}]", memory_type(one.buffer), held.shared_byte, index_text(one));
     }
     if (kernel_.modes[i] == GpuMode::kWide) return str("w{}[k]", i);
-    return str("b{}[{}]", one.buffer, index_text(one));
+    return str("{}[{}]", names_[one.buffer], index_text(one));
   }
 
   [[nodiscard]] std::string load_text(uint32_t i) const {
@@ -388,7 +380,7 @@ class KernelPrinter {
         return line(str("const i64 v{} = {};", i, form_text(one.index)));
       case LoopOp::kLoad:
         if (kernel_.fills[i] != 0 && kernel_.modes[i] != GpuMode::kWide)
-          line(str("{} = b{}[{}];", element_text(i), one.buffer, index_text(one)));
+          line(str("{} = {}[{}];", element_text(i), names_[one.buffer], index_text(one)));
         return line(str("const {} v{} = {};", type, i, load_text(i)));
       case LoopOp::kStore:
         return line(
@@ -403,14 +395,113 @@ class KernelPrinter {
   const LoopPhase& phase_;
   const std::vector<LoopInstruction>& code_;
   const GpuKernel& kernel_;
-  std::string name_;
+  const std::vector<std::string>& names_;
+  std::string_view block_;
   std::vector<int64_t> extents_;
   std::string counter_ = "int";     // the type of loop variables
   std::string live_;                // whether the row is one; empty: it is
   std::vector<std::string> lives_;  // outside of open row loops
   std::string turn_;                // in front of the place among a lane's elements
   uint32_t group_ = kNoGroup;       // the loop whose variable is `g`, where code stands for a lane's elements together
-  size_t indent_ = 2;
+  size_t indent_;
+  std::string out_;
+};
+
+// A function of the device. Of a launch of several kernels, those whose threads do the same to other buffers share
+// their text:
+//
+//   if (blockIdx.x >= 8 && blockIdx.x < 24) {
+//     const float* p0; ...
+//     switch ((blockIdx.x - 8) / 4) {
+//       case 0: p0 = b3; ... break;
+//       ...
+//     }
+//     const unsigned block = (blockIdx.x - 8) % 4;
+//     ...
+//   }
+class LaunchPrinter {
+ public:
+  LaunchPrinter(const GpuProgram& program, const GpuLaunch& launch, std::string name)
+      : program_(program), loops_(program.loops), launch_(launch), name_(std::move(name)) {}
+
+  std::string print() {
+    print_signature();
+    if (launch_.kernels == 1) {
+      std::vector<std::string> names;
+      for (size_t b = 0; b < loops_.buffers.size(); ++b) names.push_back(str("b{}", b));
+      return out_ + KernelPrinter(program_, launch_.first, names, "blockIdx.x", 2).print() + "}\n";
+    }
+    int64_t begin = 0;
+    for (size_t k = launch_.first; k < launch_.first + launch_.kernels;) {
+      const Form form = form_of(k);
+      std::vector<Form> alike = {form};
+      while (++k < launch_.first + launch_.kernels && form_of(k).text == form.text) alike.push_back(form_of(k));
+      if (form.blocks > 0) print_form(alike, begin);
+      begin += form.blocks * static_cast<int64_t>(alike.size());
+    }
+    return out_ + "}\n";
+  }
+
+ private:
+  struct Form {
+    std::string text;  // with the buffers' types, which are named p0, p1 ...
+    std::vector<uint32_t> buffers;
+    int64_t blocks = 1;
+  };
+
+  void print_signature() {
+    std::vector<std::string> parameters;
+    for (uint32_t b = 0; b < loops_.buffers.size(); ++b) {
+      const LoopBuffer::Kind kind = loops_.buffers[b].kind;
+      if (kind == LoopBuffer::Kind::kInput || kind == LoopBuffer::Kind::kOutput)
+        parameters.push_back(str("{} b{}", pointer_type(loops_, b), b));
+    }
+    parameters.emplace_back("unsigned char* __restrict__ scratch");
+    out_ = str("extern \"C\" __global__ void __launch_bounds__({}) {}({}) {{\n", launch_.block, name_,
+               fmt::join(parameters, ", "));
+    for (size_t b = 0; b < loops_.buffers.size(); ++b) {
+      const LoopBuffer& buffer = loops_.buffers[b];
+      const auto type = cuda_memory_type(buffer.dtype);
+      if (buffer.kind == LoopBuffer::Kind::kScratch)
+        out_ += str("  {}* const b{} = ({}*)(scratch + {});\n", type, b, type, buffer.scratch_byte);
+    }
+    if (launch_.shared_bytes > 0) out_ += "  unsigned char* const shared = (unsigned char*)shared_words;\n";
+  }
+
+  [[nodiscard]] Form form_of(size_t kernel) const {
+    Form form;
+    form.blocks = program_.kernels[kernel].blocks;
+    std::vector<std::string> names(loops_.buffers.size());
+    for (const LoopInstruction& one : loops_.phases[kernel].instructions) {
+      if (!is_access(one.op) || !names[one.buffer].empty()) continue;
+      names[one.buffer] = str("p{}", form.buffers.size());
+      form.text += str("    {} {};\n", pointer_type(loops_, one.buffer), names[one.buffer]);
+      form.buffers.push_back(one.buffer);
+    }
+    const std::string body = KernelPrinter(program_, kernel, names, "block", 4).print();
+    form.text += "SELECT" + body;
+    return form;
+  }
+
+  void print_form(const std::vector<Form>& alike, int64_t begin) {
+    const int64_t blocks = alike[0].blocks, end = begin + blocks * static_cast<int64_t>(alike.size());
+    out_ += str("  if (blockIdx.x >= {} && blockIdx.x < {}) {{\n", begin, end);
+    std::string select = str("    switch ((blockIdx.x - {}) / {}) {{\n", begin, blocks);
+    for (size_t f = 0; f < alike.size(); ++f) {
+      select += f + 1 == alike.size() ? "      default:" : str("      case {}:", f);
+      for (size_t b = 0; b < alike[f].buffers.size(); ++b) select += str(" p{} = b{};", b, alike[f].buffers[b]);
+      select += " break;\n";
+    }
+    select += str("    }}\n    const unsigned block = (blockIdx.x - {}) % {};\n", begin, blocks);
+    const std::string& text = alike[0].text;
+    const size_t at = text.find("SELECT");
+    out_ += text.substr(0, at) + select + text.substr(at + 6) + "  }\n";
+  }
+
+  const GpuProgram& program_;
+  const LoopProgram& loops_;
+  const GpuLaunch& launch_;
+  std::string name_;
   std::string out_;
 };
 
@@ -418,7 +509,8 @@ class KernelPrinter {
 
 std::string cuda_kernels(const GpuProgram& program, std::string_view name) {
   std::string out;
-  for (size_t p = 0; p < program.kernels.size(); ++p) out += KernelPrinter(program, p, str("{}{}", name, p)).print();
+  for (size_t l = 0; l < program.launches.size(); ++l)
+    out += LaunchPrinter(program, program.launches[l], str("{}{}", name, l)).print();
   return out;
 }
 

@@ -1,8 +1,8 @@
-// A GpuProgram as CUDA C++ for NVRTC, one kernel a phase:
+// A GpuProgram as CUDA C++ for NVRTC, one function a launch:
 //
 //   extern "C" __global__ void NAME0(const float* __restrict__ b0, u16* __restrict__ b1, ..., unsigned char* scratch)
 //
-// launched with the kernel's blocks, threads and bytes of dynamic shared memory; not at all where it has no blocks,
+// launched with its blocks, threads and bytes of dynamic shared memory; not at all where it has no blocks,
 // which a driver refuses. The parameters are all of the program's inputs and outputs, then its scratch memory. What
 // `in_place` names may be one piece of memory and has no __restrict__. Compile with cuda_options(): what is not written
 // as one operation must not become one.

@@ -20,23 +20,33 @@ struct AccessProblem {
   std::string what;
 };
 
+// Who touched memory in a launch: its kernels run beside each other.
+struct LaunchShadow {
+  LaunchShadow(const GpuProgram& program, const std::vector<std::span<uint8_t>>& memory) {
+    for (size_t b = 0; b < memory.size(); ++b) {
+      const auto same = std::ranges::find(memory.begin(), memory.begin() + static_cast<ptrdiff_t>(b), memory[b].data(),
+                                          [](std::span<uint8_t> one) { return one.data(); });
+      const auto found = static_cast<size_t>(same - memory.begin());
+      of.push_back(found < b && !memory[b].empty() ? of[found] : shadows.size());
+      if (of[b] == shadows.size()) shadows.emplace_back(static_cast<size_t>(program.loops.buffers[b].count));
+    }
+  }
+  std::vector<size_t> of;  // by buffer
+  std::vector<ShadowElements> shadows;
+  int64_t epoch = 0, blocks = 0;  // that have run
+};
+
 class KernelRun {
  public:
   KernelRun(const GpuProgram& program, size_t number, const std::vector<std::span<uint8_t>>& memory,
-            GpuFindings& findings)
+            LaunchShadow& shadow, GpuFindings& findings)
       : program_(program),
         phase_(program.loops.phases[number]),
         code_(phase_.instructions),
         kernel_(program.kernels[number]),
         memory_(memory),
+        shadow_(shadow),
         findings_(findings) {
-    for (size_t b = 0; b < memory.size(); ++b) {
-      const auto same = std::ranges::find(memory.begin(), memory.begin() + static_cast<ptrdiff_t>(b), memory[b].data(),
-                                          [](std::span<uint8_t> one) { return one.data(); });
-      const auto found = static_cast<size_t>(same - memory.begin());
-      shadow_of_.push_back(found < b && !memory[b].empty() ? shadow_of_[found] : shadows_.size());
-      if (shadow_of_[b] == shadows_.size()) shadows_.emplace_back(static_cast<size_t>(program.loops.buffers[b].count));
-    }
     for (size_t i = 0; i < code_.size(); ++i)
       ends_.push_back(code_[i].op == LoopOp::kLoop ? end_of_loop(phase_, i) : 0);
     find_streams();
@@ -44,13 +54,14 @@ class KernelRun {
 
   void run() {
     for (block_ = 0; block_ < kernel_.blocks; ++block_) run_block();
+    shadow_.blocks += kernel_.blocks;
   }
 
  private:
   using Kind = GpuStep::Kind;
 
   void run_block() {
-    ++epoch_;
+    ++shadow_.epoch;
     shared_.assign(static_cast<size_t>(kernel_.shared_bytes), 0xEE);
     shared_shadow_ = ShadowElements(shared_.size());
     threads_.resize(static_cast<size_t>(kernel_.block));
@@ -111,7 +122,7 @@ class KernelRun {
         put(step);
         break;
       case Kind::kBarrier:
-        ++epoch_;
+        ++shadow_.epoch;
         break;
       case Kind::kTree:
         combine_parts(step);
@@ -319,16 +330,21 @@ class KernelRun {
 
   // ---- memory
 
+  // Threads and blocks of the launch.
+  [[nodiscard]] ThreadTime time_of(const GpuThread& thread) const {
+    return {thread.number + shadow_.blocks * kernel_.block, thread.block + shadow_.blocks, shadow_.epoch};
+  }
+
   void check(const GpuThread& thread, uint32_t i, int64_t at, int64_t count, bool is_store) {
     const uint32_t b = code_[i].buffer;
-    ShadowElements& shadow = shadows_[shadow_of_[b]];
+    ShadowElements& shadow = shadow_.shadows[shadow_.of[b]];
     const int64_t size = size_of(program_.loops.buffers[b].dtype);
     if (at < 0 || at + count > program_.loops.buffers[b].count)
       throw AccessProblem{
           str("v{}: thread {} is at b{}[{}] of {}", i, thread.number, b, at, program_.loops.buffers[b].count)};
     if (count > 1 && at * size % (count * size) != 0)
       throw AccessProblem{str("v{}: {} bytes at b{}[{}] are not aligned", i, count * size, b, at)};
-    const ThreadTime now = {thread.number, thread.block, epoch_};
+    const ThreadTime now = time_of(thread);
     for (int64_t k = at; k < at + count; ++k) {
       const auto one = static_cast<size_t>(k);
       const int64_t rival = is_store ? shadow.write(one, now) : shadow.read(one, now);
@@ -342,7 +358,7 @@ class KernelRun {
   uint8_t* shared_at(const GpuThread& thread, int64_t at, int64_t bytes, bool is_store) {
     if (at < 0 || at + bytes > static_cast<int64_t>(shared_.size()))
       throw AccessProblem{str("thread {} is at byte {} of {} shared ones", thread.number, at, shared_.size())};
-    const ThreadTime now = {thread.number, thread.block, epoch_};
+    const ThreadTime now = time_of(thread);
     for (int64_t k = at; k < at + bytes; ++k) {
       const auto one = static_cast<size_t>(k);
       if (!is_store && !shared_shadow_.is_written(one))
@@ -421,13 +437,12 @@ class KernelRun {
   const std::vector<LoopInstruction>& code_;
   const GpuKernel& kernel_;
   const std::vector<std::span<uint8_t>>& memory_;
+  LaunchShadow& shadow_;
   GpuFindings& findings_;
-  std::vector<size_t> shadow_of_;
-  std::vector<ShadowElements> shadows_;
   std::vector<size_t> ends_;  // by instruction that is a loop
   std::vector<bool> is_stream_;
 
-  int64_t block_ = 0, epoch_ = 0;
+  int64_t block_ = 0;
   int64_t turn_ = 0, place_ = 0;  // of the lanes step that a thread is in
   std::vector<GpuThread> threads_;
   std::vector<uint8_t> shared_;
@@ -455,7 +470,11 @@ GpuFindings interpret(const GpuProgram& program, const std::vector<std::span<uin
     INTERNAL_CHECK(fits || buffer.kind == LoopBuffer::Kind::kLocal, "b{} is given {} bytes", b, memory[b].size());
   }
   try {
-    for (size_t p = 0; p < program.kernels.size(); ++p) KernelRun(program, p, memory, findings).run();
+    for (const GpuLaunch& launch : program.launches) {
+      LaunchShadow shadow(program, memory);
+      for (size_t k = launch.first; k < launch.first + launch.kernels; ++k)
+        KernelRun(program, k, memory, shadow, findings).run();
+    }
   } catch (const AccessProblem& problem) {
     findings.problem = problem.what;
   }

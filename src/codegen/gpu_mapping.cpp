@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <set>
 #include <span>
 
 #include "base/check.h"
@@ -465,6 +466,56 @@ bool is_read_by_its_lane(const GpuProgram& program, uint32_t input) {
   return true;
 }
 
+// What a phase reads and writes, by buffer; of buffers that may be one piece of memory, the one with the least number.
+struct Touched {
+  std::set<uint32_t> all, written;
+};
+Touched touched_by(const LoopPhase& phase, const LoopProgram& program) {
+  Touched out;
+  for (const LoopInstruction& one : phase.instructions) {
+    if (!is_access(one.op) || program.buffers[one.buffer].kind == LoopBuffer::Kind::kLocal) continue;
+    uint32_t buffer = one.buffer;
+    for (const auto& [input, output] : program.in_place)
+      if (output == one.buffer) buffer = std::min(buffer, input);
+    out.all.insert(buffer);
+    if (one.op == LoopOp::kStore) out.written.insert(buffer);
+  }
+  return out;
+}
+bool meet(const std::set<uint32_t>& a, const std::set<uint32_t>& b) {
+  return std::ranges::any_of(a, [&](uint32_t buffer) { return b.contains(buffer); });
+}
+
+// Kernels over the grid take blocks of any size: those of a launch have the size of the largest.
+void find_launches(GpuProgram& program) {
+  Touched together;  // by the launch
+  for (size_t k = 0; k < program.kernels.size(); ++k) {
+    const GpuKernel& kernel = program.kernels[k];
+    const Touched own = touched_by(program.loops.phases[k], program.loops);
+    const bool joins = k > 0 && kernel.over_grid && program.kernels[k - 1].over_grid &&
+                       !meet(own.written, together.all) && !meet(together.written, own.all);
+    if (!joins) {
+      together = {};
+      program.launches.push_back({k, 0, kernel.block, 0, kernel.shared_bytes});
+    }
+    GpuLaunch& launch = program.launches.back();
+    ++launch.kernels;
+    launch.block = std::max(launch.block, kernel.block);
+    together.all.insert(own.all.begin(), own.all.end());
+    together.written.insert(own.written.begin(), own.written.end());
+  }
+  for (GpuLaunch& launch : program.launches)
+    for (size_t k = launch.first; k < launch.first + launch.kernels; ++k) {
+      GpuKernel& kernel = program.kernels[k];
+      if (kernel.block != launch.block) {
+        kernel.blocks = ceil_quotient(kernel.blocks * kernel.block, launch.block);
+        kernel.block = launch.block;
+        kernel.lanes = kernel.blocks * kernel.block;
+      }
+      launch.blocks += kernel.blocks;
+    }
+}
+
 }  // namespace
 
 LoopLimits loop_limits(const GpuShape& gpu) {
@@ -483,12 +534,19 @@ bool GpuKernel::synchronises() const {
   });
 }
 
+bool GpuProgram::synchronises(const GpuLaunch& launch) const {
+  const auto first = kernels.begin() + static_cast<ptrdiff_t>(launch.first);
+  return std::any_of(first, first + static_cast<ptrdiff_t>(launch.kernels),
+                     [](const GpuKernel& kernel) { return kernel.synchronises(); });
+}
+
 GpuProgram map_to_gpu(LoopProgram program, const GpuShape& gpu) {
   verify(program);
   GpuProgram out;
   out.loops = std::move(program);
   for (const LoopPhase& phase : out.loops.phases) out.kernels.push_back(KernelMapper(out.loops, phase, gpu).map());
   std::erase_if(out.loops.in_place, [&](const auto& pair) { return !is_read_by_its_lane(out, pair.first); });
+  find_launches(out);
   return out;
 }
 

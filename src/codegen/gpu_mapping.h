@@ -1,7 +1,8 @@
 // GpuProgram: which thread of a GPU does what of a LoopProgram, as plain data: the CUDA text is printed from it and an
-// interpreter runs it. A phase becomes a kernel. Its items go to teams of threads, and the loops inside an item to the
-// lanes of its team; a phase without sums is one loop over all of its elements, whose lanes are the grid's threads.
-// Each lane takes `width` elements in a row, so that a load or a store of them is one of up to 16 bytes.
+// interpreter runs it. A phase becomes a kernel, and those that do not wait for each other are launched together. Its
+// items go to teams of threads, and the loops inside an item to the lanes of its team; a phase without sums is one loop
+// over all of its elements, whose lanes are the grid's threads. Each lane takes `width` elements in a row, so that a
+// load or a store of them is one of up to 16 bytes.
 //
 //   kernel 0: 4096 teams of 128 lanes, width 8, 4096 blocks of 128, shared 32 bytes
 //     h0 = b0[i0*2048 + i1], 16 in registers
@@ -95,10 +96,23 @@ struct GpuKernel {
   [[nodiscard]] bool synchronises() const;
 };
 
+// Kernels of a row that do not wait for each other are launched as one: its blocks are those of the first kernel, then
+// those of the second, and so on.
+struct GpuLaunch {
+  size_t first = 0, kernels = 1;
+  int64_t block = 32;  // threads
+  int64_t blocks = 1;
+  int64_t shared_bytes = 0;
+  bool operator==(const GpuLaunch&) const = default;
+};
+
 struct GpuProgram {
   LoopProgram loops;  // `in_place` names only what the lanes too read before they write
   std::vector<GpuKernel> kernels;
+  std::vector<GpuLaunch> launches;
   bool operator==(const GpuProgram&) const = default;
+
+  [[nodiscard]] bool synchronises(const GpuLaunch& launch) const;
 };
 
 // Of a program after expand_math(). Buffers must be aligned to 16 bytes, scratch memory to 64.

@@ -67,6 +67,10 @@ std::string to_text(const GpuProgram& program) {
       if (step.kind == GpuStep::Kind::kSerial) indent += "  ";
     }
   }
+  for (const GpuLaunch& launch : program.launches)
+    if (launch.kernels > 1)
+      out += str("launch: kernels {} to {}, {} blocks of {}\n", launch.first, launch.first + launch.kernels - 1,
+                 launch.blocks, launch.block);
   return out;
 }
 

@@ -3,7 +3,7 @@
 
 #include "ir/alignment.h"
 #include "kernels/kernel_choice.h"
-#include "ops/op_def.h"
+#include "ops/attention_operands.h"
 
 namespace stepc {
 
@@ -33,14 +33,31 @@ std::optional<blocked::AttentionMask> mask_of(const TensorLayout& mask) {
   return out;
 }
 
+// Documents and places, by queries and keys.
+std::optional<blocked::AttentionMask> documents_of(std::span<const TensorLayout> numbers) {
+  blocked::AttentionMask out;
+  out.kind = blocked::AttentionMask::Kind::kDocuments;
+  out.documents.has_places = numbers.size() > 2;
+  blocked::TokenNumbers* const to[] = {&out.documents.of_queries, &out.documents.of_keys, &out.documents.query_places,
+                                       &out.documents.key_places};
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i].type.dtype != DType::kI64) return std::nullopt;
+    const auto stride = [&](size_t d) { return numbers[i].type.shape[d] == 1 ? 0 : numbers[i].strides[d]; };
+    to[i]->batch_stride = stride(0);
+    to[i]->stride = stride(1);
+  }
+  return out;
+}
+
 }  // namespace
 
 std::optional<BoundAttention> bind_attention(std::string_view op, const Attrs& attrs,
                                              std::span<const TensorLayout> inputs) {
   BoundAttention bound;
-  bound.backward = op_def(op).kernel == OwnKernel::kAttentionBackward;
-  const size_t first = bound.backward ? 1 : 0;  // of q, k and v
-  const size_t mask_place = bound.backward ? 6 : 3;
+  const AttentionPlaces places = attention_places(op);
+  bound.backward = places.is_backward;
+  const size_t first = places.q;  // of q, k and v
+  const size_t mask_place = places.mask;
   const std::optional<blocked::Number> type = number_of(inputs[first].type.dtype);
   if (!type) return std::nullopt;
   const Shape& q = inputs[first].type.shape;
@@ -60,7 +77,8 @@ std::optional<BoundAttention> bind_attention(std::string_view op, const Attrs& a
   call.scale = static_cast<float>(attrs.get<double>("scale"));
   if (attrs.get<bool>("causal")) call.after = 0;
   if (inputs.size() > mask_place) {
-    const std::optional<blocked::AttentionMask> mask = mask_of(inputs[mask_place]);
+    const std::optional<blocked::AttentionMask> mask =
+        places.has_documents(inputs.size()) ? documents_of(inputs.subspan(mask_place)) : mask_of(inputs[mask_place]);
     if (!mask) return std::nullopt;
     call.mask = *mask;
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "ir/alignment.h"
 #include "ops/op_def.h"
 
@@ -28,10 +29,13 @@ uint64_t cublas_workspace_bytes(const Features& features) {
   return features.sm >= kHopper ? kHopperWorkspace : kOlderWorkspace;
 }
 
-std::string gpu_attention_kernel(DType dtype) {
+std::string gpu_attention_kernel(DType dtype, bool has_documents) {
   const bool is_narrow = is_floating(dtype) && size_of(dtype) == 2;
+  if (has_documents) return str("{} attention of variable lengths", is_narrow ? "flash" : "memory-efficient");
   return is_narrow ? "cuDNN's attention, or flash attention" : "memory-efficient attention";
 }
+
+uint64_t gpu_documents_bytes(const Shape& q) { return bytes_of_elements(q[0] * q[2] + 1, DType::kI32); }
 
 uint64_t gpu_attention_backward_bytes(std::span<const TensorLayout> inputs) {
   const Shape& q = inputs[1].type.shape;

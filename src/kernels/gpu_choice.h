@@ -13,7 +13,9 @@ namespace stepc {
 // What torch gives a handle of cuBLAS to work in.
 uint64_t cublas_workspace_bytes(const Features& features);
 
-std::string gpu_attention_kernel(DType dtype);
+std::string gpu_attention_kernel(DType dtype, bool has_documents);
+// Where each document of queries of (batch, heads, length, width) begins: as many as there are tokens, at most.
+uint64_t gpu_documents_bytes(const Shape& q);
 // Of attention's backward pass on (gradient, q, k, v), each (batch, heads, length, width): flash attention sums the
 // queries' gradients in f32 and has a sum of products a query; the gradients of keys and values that query heads share
 // are summed from those of each.

@@ -10,6 +10,7 @@
 #include "loops/lower/element_writer.h"
 #include "loops/lower/epilogue.h"
 #include "loops/lower/lower.h"
+#include "ops/attention_operands.h"
 #include "ops/op_def.h"
 
 namespace stepc {
@@ -197,13 +198,14 @@ KernelChoice choose_gpu_kernel(const Node& node, std::span<const TensorLayout> i
       choice.workspace_bytes = cublas_workspace_bytes(features);
       break;
     case OwnKernel::kAttention:
-      choice.why = gpu_attention_kernel(inputs[0].type.dtype);
-      choice.workspace_bytes = 0;
+    case OwnKernel::kAttentionBackward: {
+      const AttentionPlaces places = attention_places(node);
+      const bool has_documents = places.has_documents(inputs.size());
+      choice.why = gpu_attention_kernel(inputs[0].type.dtype, has_documents);
+      choice.workspace_bytes = (places.is_backward ? gpu_attention_backward_bytes(inputs) : 0) +
+                               (has_documents ? gpu_documents_bytes(inputs[places.q].type.shape) : 0);
       break;
-    case OwnKernel::kAttentionBackward:
-      choice.why = gpu_attention_kernel(inputs[0].type.dtype);
-      choice.workspace_bytes = gpu_attention_backward_bytes(inputs);
-      break;
+    }
     case OwnKernel::kLinearCrossEntropy:
       choice.why = "cuBLASLt and a row kernel, a chunk of tokens at a time";
       choice.workspace_bytes = gpu_loss_bytes(node.attrs, inputs) + cublas_workspace_bytes(features);

@@ -1,9 +1,12 @@
 #include "memory/in_place.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 
 #include "ops/graph_builder.h"
 #include "ops/op_def.h"
+#include "ops/unconnected_parts.h"
 
 namespace stepc::memory {
 namespace {
@@ -79,11 +82,10 @@ Roots roots_of(const Graph& graph, const std::vector<bool>& copied) {
   return roots;
 }
 
-std::vector<InPlace> in_place_pairs(const Graph& graph, const Roots& roots, const std::vector<NodeId>& unit) {
-  if (unit.size() == 1) {
-    std::vector<InPlace> pairs = overwritten(graph, roots, graph.nodes[unit[0].index()]);
-    if (!pairs.empty()) return pairs;
-  }
+namespace {
+
+// Of nodes that are connected.
+std::vector<InPlace> pointwise_pairs(const Graph& graph, const Roots& roots, const std::vector<NodeId>& unit) {
   // A view inside that moves no byte is read through like one outside: what is scattered has another shape than its
   // parameter.
   std::vector<NodeId> nodes;
@@ -115,6 +117,30 @@ std::vector<InPlace> in_place_pairs(const Graph& graph, const Roots& roots, cons
       if (std::ranges::find(refused, operand) == refused.end() &&
           bytes_of(graph.type(operand)) == bytes_of(graph.type(result)))
         pairs.push_back({operand, result});
+  return pairs;
+}
+
+}  // namespace
+
+std::vector<InPlace> in_place_pairs(const Graph& graph, const Roots& roots, const std::vector<NodeId>& unit) {
+  if (unit.size() == 1) {
+    std::vector<InPlace> pairs = overwritten(graph, roots, graph.nodes[unit[0].index()]);
+    if (!pairs.empty()) return pairs;
+  }
+  // Parts run beside each other: what two of them read is written by neither.
+  const std::vector<std::vector<NodeId>> parts = unconnected_parts(graph, unit);
+  if (parts.size() == 1) return pointwise_pairs(graph, roots, unit);
+  std::map<TensorId, size_t> readers;
+  for (const std::vector<NodeId>& part : parts) {
+    std::set<TensorId> read;
+    for (NodeId id : part)
+      for (TensorId input : graph.nodes[id.index()].inputs) read.insert(roots[input]);
+    for (TensorId root : read) ++readers[root];
+  }
+  std::vector<InPlace> pairs;
+  for (const std::vector<NodeId>& part : parts)
+    for (const InPlace& pair : pointwise_pairs(graph, roots, part))
+      if (readers[pair.operand] == 1) pairs.push_back(pair);
   return pairs;
 }
 

@@ -84,9 +84,8 @@ at::Tensor visible(int64_t seq, int64_t past, std::optional<int64_t> window, con
                    at::Device device) {
   const at::Tensor keys = indices(past + seq, device);
   const at::Tensor queries = past == 0 ? keys : indices(seq, device, past);
-  const at::Tensor distance = queries.unsqueeze(1) - keys.unsqueeze(0);
-  at::Tensor seen = distance >= 0;
-  if (window) seen = seen.logical_and(distance < *window);
+  at::Tensor seen = keys.unsqueeze(0) <= queries.unsqueeze(1);
+  if (window) seen = seen.logical_and(queries.unsqueeze(1) - keys.unsqueeze(0) < *window);
   seen = seen.unsqueeze(0).unsqueeze(0);
   return starts.defined() ? seen.logical_and((starts.unsqueeze(2) == starts.unsqueeze(1)).unsqueeze(1)) : seen;
 }

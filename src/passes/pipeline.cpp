@@ -19,6 +19,7 @@
 #include "passes/rewrite/common_subexpressions.h"
 #include "passes/rewrite/dead_code.h"
 #include "passes/rewrite/decompose.h"
+#include "passes/rewrite/find_documents.h"
 #include "passes/rewrite/fold_constants.h"
 #include "passes/rewrite/simplify.h"
 #include "passes/split_collectives.h"
@@ -51,6 +52,10 @@ Graph partition_for(Graph graph, const PassSettings& settings) {
   if (settings.strategy.mesh.axes.empty()) return graph;
   return dead_code(common_subexpressions(simplify(partition(graph))));
 }
+// NOLINTNEXTLINE(performance-unnecessary-value-param): a row's function
+Graph find_documents_for(Graph graph, const PassSettings& settings) {
+  return find_documents(graph, settings.is_for_gpu);
+}
 Graph merge_collectives_for(Graph graph, const PassSettings& settings) {
   return merge_collectives(std::move(graph), settings.strategy.bucket_bytes, settings.strategy.bucket_share);
 }
@@ -59,7 +64,9 @@ Graph split_collectives_for(Graph graph, const PassSettings& settings) {
   const std::optional<uint64_t> least = settings.strategy.overlap_bytes;
   return least ? split_collectives(graph, *least, settings.is_for_gpu) : graph;
 }
-Graph fuse_for(Graph graph, const PassSettings& settings) { return fuse(std::move(graph), settings.matmuls); }
+Graph fuse_for(Graph graph, const PassSettings& settings) {
+  return fuse(std::move(graph), settings.matmuls, settings.is_for_gpu);
+}
 
 constexpr Pass kPasses[] = {
     {"fold_constants", plain<fold_constants>, kCaptured, kCaptured, "computes what follows from single values",
@@ -86,6 +93,9 @@ constexpr Pass kPasses[] = {
      "after decompose, which must see whole sizes, and the clean-up; before all that looks at a rank's"},
     {"partition", partition_for, kCore, kCore, "makes of the whole step one rank's, with its collectives",
      "right after propagate_shardings; what it leaves to tidy it tidies itself"},
+    {"find_documents", find_documents_for, kCore, kCore,
+     "gives attention the documents of packed rows instead of a mask of all pairs of tokens",
+     "after partition, which cuts masks; before recompute, which would count the masks' memory"},
     {"recompute", recompute_within, kCore, kCore,
      "recomputes activations in the backward pass, where a budget asks for it",
      "after common_subexpressions, so each thing is kept once, and before fuse, which makes most of it free"},

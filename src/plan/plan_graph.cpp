@@ -9,7 +9,8 @@
 #include "kernels/kernel_choice.h"
 #include "memory/graph_memory.h"
 #include "memory/graph_windows.h"
-#include "passes/partition/ring_attention.h"
+#include "ops/attention_operands.h"
+#include "ops/op_def.h"
 #include "plan/eager_peak.h"
 #include "plan/overlap.h"
 #include "plan/simulate.h"
@@ -273,7 +274,7 @@ PlannedGraph plan_by_price(const Graph& captured, const Trace* trace, PlanGraphO
   std::optional<PlannedGraph> best;
   std::pair<uint64_t, double> least;
   const bool is_split = options.passes.settings.strategy.mesh.find("cp").has_value();
-  if (is_split && std::ranges::any_of(captured.nodes, attends))
+  if (is_split && std::ranges::any_of(captured.nodes, [](const Node& node) { return attends(node); }))
     for (const Context way : {Context::kHeads, Context::kRing}) {
       context = way;
       try {
@@ -292,9 +293,34 @@ PlannedGraph plan_by_price(const Graph& captured, const Trace* trace, PlanGraphO
   return plan_by_budget(captured, trace, options);
 }
 
+// The work of attention over documents of so many tokens: its row counts rows of one document.
+void count_documents(Schedule& schedule, double document_tokens) {
+  for (Instruction& one : schedule.instructions) {
+    if (one.aten || !attends(one.op)) continue;
+    const AttentionPlaces at = attention_places(one.op);
+    if (!at.has_documents(one.reads.size())) continue;
+    const auto keys = static_cast<double>(schedule.operands[one.reads[at.q + 1].index()].sizes[2]);
+    const double share = std::min(1.0, document_tokens / keys);
+    one.work.flops *= share;
+    one.work.narrow_flops *= share;
+  }
+}
+
+PlanGraphOptions with_documents(PlanGraphOptions options) {
+  if (!options.document_tokens) return options;
+  options.schedule = [tokens = *options.document_tokens, schedule = options.schedule](const Graph& graph,
+                                                                                      const GraphScheduleOptions& how) {
+    GraphSchedule plan = schedule(graph, how);
+    count_documents(plan.schedule, tokens);
+    return plan;
+  };
+  return options;
+}
+
 }  // namespace
 
-PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGraphOptions& options) {
+PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGraphOptions& given) {
+  const PlanGraphOptions options = with_documents(given);
   const Strategy& strategy = options.passes.settings.strategy;
   if (strategy.context == Context::kByPrice) return plan_by_price(captured, trace, options);
   PlannedGraph planned = plan_by_budget(captured, trace, options);

@@ -23,6 +23,9 @@ struct PlanGraphOptions {
   // has the same text everywhere.
   Target target = {};
   MemoryBudget budget = {};
+  // Tokens of the document that a token of the batch stands in, on average, for the price of attention over packed
+  // documents. None: as many as there are keys, which takes longest.
+  std::optional<double> document_tokens = {};
   // How the passes run (verified, dumped, some left out). Of their settings the strategy is the caller's, and the
   // Schedule is then one rank's; plan_graph() makes the others.
   RunOptions passes = {};

@@ -13,6 +13,7 @@
 #include "kernels/node_calls.h"
 #include "loops/expand_math.h"
 #include "loops/loop_work.h"
+#include "ops/attention_operands.h"
 #include "ops/op_def.h"
 #include "plan/aten_kind.h"
 
@@ -247,6 +248,17 @@ double Pricer::library_matmul_seconds(const Instruction& instruction) const {
   return flops / library_rate(out.dtype, whole(static_cast<double>(rows) * batch), columns, inner);
 }
 
+// How long documents are, as a share of the row that they are packed in: of what attention would take if it were one.
+double Pricer::share_of_documents(const Instruction& instruction) const {
+  if (instruction.aten || !attends(instruction.op) ||
+      !attention_places(instruction.op).has_documents(instruction.reads.size()))
+    return 1;
+  OpCall call{{}, instruction.attrs};
+  for (OperandId id : instruction.reads) call.inputs.push_back({operand(id).dtype, operand(id).sizes});
+  const double whole_row = flops_of(op_def(instruction.op), call);
+  return whole_row > 0 ? std::min(1.0, instruction.work.all_flops() / whole_row) : 1;
+}
+
 double Pricer::library_attention_seconds(const Instruction& instruction, bool backward) const {
   const size_t keys_at = backward ? 2 : 1;
   if (instruction.reads.size() <= keys_at) return 0;
@@ -254,7 +266,8 @@ double Pricer::library_attention_seconds(const Instruction& instruction, bool ba
   const Operand& k = operand(instruction.reads[keys_at]);
   double flops = instruction.work.all_flops();
   if (flops == 0) flops = (backward ? 10 : 4) * count_of(q) * length_of(k);
-  return flops / attention_rate(rates_, KernelOwner::kLibrary, measured_as(q.dtype), backward, attention_length(q, k),
+  const int64_t length = whole(share_of_documents(instruction) * static_cast<double>(attention_length(q, k)));
+  return flops / attention_rate(rates_, KernelOwner::kLibrary, measured_as(q.dtype), backward, length,
                                 q.sizes.empty() ? 1 : q.sizes.back());
 }
 

@@ -72,6 +72,7 @@ class Pricer {
   [[nodiscard]] Price price_collective(const Instruction& instruction) const;
   [[nodiscard]] Price price_nodes(const Instruction& instruction) const;
   [[nodiscard]] double library_matmul_seconds(const Instruction& instruction) const;
+  [[nodiscard]] double share_of_documents(const Instruction& instruction) const;
   [[nodiscard]] double library_attention_seconds(const Instruction& instruction, bool backward) const;
   [[nodiscard]] double most_elements(const Instruction& instruction) const;  // of any operand
   [[nodiscard]] double own_operator_seconds(const Instruction& instruction, double most_elements, double alone) const;

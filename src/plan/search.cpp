@@ -217,6 +217,7 @@ class Searcher {
   [[nodiscard]] PlanGraphOptions plan_options(Candidate one, bool overlaps, int64_t layers, int64_t shown) const {
     PlanGraphOptions options;
     options.target = cluster_.target;
+    options.document_tokens = model_.document_tokens;
     Strategy& strategy = options.passes.settings.strategy;
     one.pp = 1;  // what one rank of a stage does
     strategy = strategy_of(one, options_.pins.base);

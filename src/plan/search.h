@@ -37,10 +37,11 @@ struct Candidate;
 // layers, and the difference of one layer is added for each of the other layers.
 struct SearchModel {
   int64_t layers = 1;
-  int64_t heads = 1;        // that tp can split
-  int64_t tokens = 1;       // of a row
-  int64_t rows = 1;         // of a step, over all devices
-  int64_t most_stages = 1;  // of a pipeline; each begins with a layer
+  int64_t heads = 1;                           // that tp can split
+  int64_t tokens = 1;                          // of a row
+  int64_t rows = 1;                            // of a step, over all devices
+  int64_t most_stages = 1;                     // of a pipeline; each begins with a layer
+  std::optional<double> document_tokens = {};  // as in PlanGraphOptions
   // The step of a model with this many layers, whose micro-batches have `rows` rows on all devices together.
   std::function<std::vector<SearchPart>(int64_t layers, int64_t rows, int64_t micro_batches)> capture;
   // For a step that is captured as a whole, a model of one layer: how a run would cut the step for a way of several

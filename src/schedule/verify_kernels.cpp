@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "kernels/kernel_choice.h"
+#include "ops/attention_operands.h"
 #include "ops/op_def.h"
 
 namespace stepc {
@@ -111,8 +112,9 @@ class KernelVerifier {
       expect(4, out);
       expect(5, {DType::kF32, {query.shape[0], query.shape[1], query.shape[2]}});
     }
-    const size_t mask = backward ? 6 : 3;
-    if (one.reads.size() > mask) check_mask(one.reads[mask], {query.shape[0], query.shape[1], query.shape[2], key[2]});
+    const AttentionPlaces places = attention_places(one.op);
+    if (places.has_mask(one.reads.size()))
+      check_mask(one.reads[places.mask], {query.shape[0], query.shape[1], query.shape[2], key[2]});
     for (OperandId write : one.writes) check_result(write);
     check_bound(one, bind_attention(one.op, one.attrs, layouts(one.reads)));
   }

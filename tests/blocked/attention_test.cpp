@@ -25,6 +25,7 @@ at::Tensor head_tensor(Random& random, int64_t batch, int64_t heads, int64_t seq
 struct Case {
   Attention call;
   at::Tensor q, k, v, gradient, bias, mask;
+  std::vector<at::Tensor> numbers = {};  // of documents and places
 };
 
 struct Answer {
@@ -115,6 +116,32 @@ void add_mask(Random& random, Case& c) {
   }
 }
 
+// Packed rows: documents of a few tokens, whose places begin anew in each, or run on.
+void add_documents(Random& random, Case& c) {
+  Attention& call = c.call;
+  const bool is_square = call.queries == call.keys;
+  const auto numbers = [&](int64_t tokens) {
+    at::Tensor begins = (at::rand({random.coin() ? call.batch : 1, tokens}) < 0.05).to(at::kLong);
+    const at::Tensor documents = begins.cumsum(1);
+    const at::Tensor places =
+        random.coin() ? at::arange(tokens).unsqueeze(0) : begins.cumsum(1) * -1000 + at::arange(tokens);
+    return std::pair(documents, places.contiguous());
+  };
+  const auto [documents, places] = numbers(call.queries);
+  const auto [others, other_places] = is_square ? std::pair(documents, places) : numbers(call.keys);
+  c.numbers = {documents, others, places, other_places};
+  const auto of = [](const at::Tensor& x) {
+    return TokenNumbers{x.data_ptr<int64_t>(), x.size(0) == 1 ? 0 : x.stride(0), x.stride(1)};
+  };
+  call.mask.kind = AttentionMask::Kind::kDocuments;
+  call.mask.documents = {of(documents), of(others), of(places), of(other_places), random.coin()};
+  const auto of_queries = [](const at::Tensor& x) { return x.unsqueeze(1).unsqueeze(3); };
+  const auto of_keys = [](const at::Tensor& x) { return x.unsqueeze(1).unsqueeze(2); };
+  at::Tensor seen = of_queries(documents) == of_keys(others);
+  if (call.mask.documents.has_places) seen = seen.logical_and(of_keys(other_places) <= of_queries(places));
+  c.bias.masked_fill_(seen.logical_not(), -INFINITY);
+}
+
 Case random_case(Random& random, int64_t longest) {
   Case c;
   Attention& call = c.call;
@@ -135,7 +162,10 @@ Case random_case(Random& random, int64_t longest) {
   call.k = heads(c.k);
   call.v = heads(c.v);
   add_visibility(random, c);
-  add_mask(random, c);
+  if (random.between(0, 3) == 0)
+    add_documents(random, c);
+  else
+    add_mask(random, c);
   return c;
 }
 

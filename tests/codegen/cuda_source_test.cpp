@@ -60,7 +60,7 @@ void expect_resources(const Nvrtc& nvrtc, const std::vector<NamedGroup>& groups,
     for (size_t g = first; g < last; ++g) {
       const GpuProgram program = gpu_program(groups[g].graph);
       source += cuda_kernels(program, str("group{}_phase", g));
-      expected += program.kernels.size();
+      expected += program.launches.size();
     }
     const std::vector<Resources> found = resources_in(log_of(nvrtc, source, architecture));
     EXPECT_EQ(found.size(), expected);

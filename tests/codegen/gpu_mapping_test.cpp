@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "codegen/cuda_source.h"
 #include "tests/codegen/groups.h"
 #include "tests/codegen/model_groups.h"
 #include "tests/codegen/random_program.h"
@@ -94,8 +95,7 @@ TEST(GpuMapping, StreamsTouchFewSectorsMoreThanTheyMust) {
   }
 }
 
-TEST(GpuMapping, ResultsMayLieWhereAnInputLies) {
-  const Graph group = adamw_group(1000);
+void expect_in_place(const Graph& group) {
   const GpuProgram program = gpu_program(group);
   ASSERT_FALSE(program.loops.in_place.empty());
   const std::vector<Array> inputs = random_arrays(group, 1, false);
@@ -115,6 +115,50 @@ TEST(GpuMapping, ResultsMayLieWhereAnInputLies) {
     const std::span<uint8_t> have = spans[inputs.size() + k];
     EXPECT_TRUE(same_bits(from_bytes(want[k].type, {have.begin(), have.end()}), want[k])) << k;
   }
+}
+
+TEST(GpuMapping, ResultsMayLieWhereAnInputLies) {
+  expect_in_place(adamw_group(1000));
+  expect_in_place(updates_group({{40, 30}, {7}, {1200}, {40, 30}}));
+}
+
+TEST(GpuMapping, PartsThatNothingConnectsAreOneLaunch) {
+  const Graph group = updates_group({{40, 30}, {7}, {1200}, {40, 30}, {7}, {1200}});
+  const GpuProgram program = gpu_program(group);
+  EXPECT_EQ(program.kernels.size(), 6U);
+  ASSERT_EQ(program.launches.size(), 1U) << to_text(program);
+  const GpuLaunch& launch = program.launches[0];
+  EXPECT_EQ(launch.kernels, 6U);
+  int64_t blocks = 0;
+  for (const GpuKernel& kernel : program.kernels) {
+    EXPECT_EQ(kernel.block, launch.block);
+    blocks += kernel.blocks;
+  }
+  EXPECT_EQ(launch.blocks, blocks);
+  // Two bodies: elements by fours, and one by one; each is printed once.
+  const std::string text = cuda_kernels(program, "updates");
+  size_t functions = 0, switches = 0;
+  for (size_t at = text.find("__global__"); at != std::string::npos; at = text.find("__global__", at + 1)) ++functions;
+  for (size_t at = text.find("switch ("); at != std::string::npos; at = text.find("switch (", at + 1)) ++switches;
+  EXPECT_EQ(functions, 1U);
+  EXPECT_EQ(switches, 2U) << text;
+}
+
+TEST(GpuMapping, WhatReadsAnothersResultIsALaunchOfItsOwn) {
+  const GpuProgram program = gpu_program(column_sums_group(100000, 256));
+  EXPECT_EQ(program.launches.size(), 2U);
+}
+
+TEST(GpuInterpreter, FindsKernelsOfALaunchThatWriteToOnePlace) {
+  const Graph group = updates_group({{40, 30}, {40, 30}});
+  GpuProgram program = gpu_program(group);
+  ASSERT_EQ(program.launches.size(), 1U);
+  uint32_t written = 0;
+  for (LoopInstruction& one : program.loops.phases[0].instructions)
+    if (one.op == LoopOp::kStore) written = one.buffer;
+  for (LoopInstruction& one : program.loops.phases[1].instructions)
+    if (one.op == LoopOp::kStore) one.buffer = written;
+  EXPECT_NE(findings_of(group, program).problem.find("beside thread"), std::string::npos);
 }
 
 TEST(GpuMapping, DrawsAreTheCpusByElement) {

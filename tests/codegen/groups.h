@@ -33,6 +33,23 @@ inline Graph adamw_group(int64_t count) {
   return decompose(b.take());
 }
 
+// Updates of parameters of these shapes by one clip's scale, which nothing else connects.
+inline Graph updates_group(const std::vector<Shape>& shapes) {
+  GraphBuilder b;
+  const TensorId norm = group_input(b, DType::kF32, {});
+  std::vector<TensorId> numbers;
+  for (int k = 0; k < 6; ++k) numbers.push_back(group_input(b, DType::kF64, {}));
+  const TensorId scale = b.add("minimum", {b.add("reciprocal", {norm}), b.full(1, DType::kF32)});
+  for (const Shape& shape : shapes) {
+    std::vector<TensorId> in;
+    for (int k = 0; k < 4; ++k) in.push_back(group_input(b, DType::kF32, shape));
+    in[1] = b.add("mul", {in[1], scale});
+    in.insert(in.end(), numbers.begin(), numbers.end());
+    for (TensorId id : b.add_all("adamw_update", in)) group_output(b, id);
+  }
+  return decompose(b.take());
+}
+
 inline std::vector<NamedGroup> step_groups() {
   std::vector<NamedGroup> out;
   const auto add = [&](std::string name, auto&& build) {
@@ -41,6 +58,7 @@ inline std::vector<NamedGroup> step_groups() {
     out.push_back({std::move(name), decompose(b.take())});
   };
   out.push_back({"adamw", adamw_group(1000)});
+  out.push_back({"updates", updates_group({{40, 30}, {7}, {1200}, {40, 30}, {1}, {133}, {40, 30}})});
   for (DType dtype : {DType::kF32, DType::kBF16})
     for (int64_t columns : {1, 5, 64, 133}) {
       const std::string size = std::string(name_of(dtype)) + " " + std::to_string(columns);

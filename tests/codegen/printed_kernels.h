@@ -31,10 +31,10 @@ class PrintedKernels {
     const std::string name = str("program{}_phase", scratch_bytes_.size());
     text_ += cuda_kernels(program, name);
     text_ += str("extern \"C\" bool run{}(void* const* buffers, bool backwards) {{\n", scratch_bytes_.size());
-    for (size_t p = 0; p < program.kernels.size(); ++p) {
-      const GpuKernel& kernel = program.kernels[p];
-      text_ += str("  if (!launch({}{}, buffers, {}, {}, {}, backwards)) return false;\n", name, p, kernel.blocks,
-                   kernel.block, kernel.synchronises());
+    for (size_t l = 0; l < program.launches.size(); ++l) {
+      const GpuLaunch& launch = program.launches[l];
+      text_ += str("  if (!launch({}{}, buffers, {}, {}, {}, backwards)) return false;\n", name, l, launch.blocks,
+                   launch.block, program.synchronises(launch));
     }
     text_ += "  return true;\n}\n";
     scratch_bytes_.push_back(static_cast<size_t>(program.loops.scratch_bytes));

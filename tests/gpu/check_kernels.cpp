@@ -90,10 +90,10 @@ class KernelChecker {
   KernelChecker(const CudaDriver& driver, const KernelCase& one, Expected& want, void* loaded, size_t number)
       : driver_(driver), case_(one), want_(want), number_(number), exact_(is_exact(one.program)) {
     line_ = {{"case", number}, {"name", one.name}, {"exact", exact_}, {"outcome", "same"}};
-    for (size_t p = 0; p < one.program.kernels.size(); ++p) {
-      const GpuKernel& kernel = one.program.kernels[p];
+    for (size_t l = 0; l < one.program.launches.size(); ++l) {
+      const GpuLaunch& launch = one.program.launches[l];
       kernels_.push_back(
-          driver.kernel(loaded, kernel_name(number, p), kernel.blocks, kernel.block, kernel.shared_bytes));
+          driver.kernel(loaded, kernel_name(number, l), launch.blocks, launch.block, launch.shared_bytes));
     }
   }
 

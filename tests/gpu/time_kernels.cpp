@@ -91,9 +91,9 @@ class RateRun {
         few_(one.graph(RateCase::kPeriod)),
         program_(program),
         inputs_(rate_inputs(few_)) {
-    for (size_t p = 0; p < program_.kernels.size(); ++p) {
-      const GpuKernel& kernel = program_.kernels[p];
-      kernels_.push_back(driver.kernel(loaded, str("phase{}", p), kernel.blocks, kernel.block, kernel.shared_bytes));
+    for (size_t l = 0; l < program_.launches.size(); ++l) {
+      const GpuLaunch& launch = program_.launches[l];
+      kernels_.push_back(driver.kernel(loaded, str("phase{}", l), launch.blocks, launch.block, launch.shared_bytes));
     }
     for (const LoopBuffer& buffer : program_.loops.buffers)
       if (buffer.kind == LoopBuffer::Kind::kInput || buffer.kind == LoopBuffer::Kind::kOutput)

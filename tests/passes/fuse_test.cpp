@@ -1,10 +1,12 @@
 #include "passes/fusion/fuse.h"
 
+#include <algorithm>
 #include <set>
 
 #include <gtest/gtest.h>
 
 #include "base/text.h"
+#include "loops/lower/lower.h"
 #include "ops/graph_builder.h"
 #include "passes/pass.h"
 #include "passes/rewrite/decompose.h"
@@ -43,6 +45,76 @@ TEST(Fuse, AParametersUpdateIsOneKernel) {
   const GroupGraph kernel = extract_groups(fused).at(0);
   EXPECT_EQ(kernel.inputs.size(), 10U);
   EXPECT_EQ(kernel.outputs.size(), 3U);
+}
+
+// The updates of parameters behind the clip's scale, which follows from all gradients; with a count of steps each.
+Graph clipped_updates(bool clips) {
+  GraphBuilder b;
+  b.set_source({Phase::kUpdate, ""});
+  std::vector<TensorId> gradients, squares;
+  const std::vector<Shape> shapes = {{48, 32}, {32}, {48, 32}};
+  for (const Shape& shape : shapes) {
+    const TensorId x = input(b, InputKind::kBatch, {DType::kF32, shape});
+    b.set_source({Phase::kBackward, ""});
+    gradients.push_back(b.add("exp", {x}));
+    b.set_source({Phase::kUpdate, ""});
+    Shape all;
+    for (size_t d = 0; d < shape.size(); ++d) all.push_back(static_cast<int64_t>(d));
+    squares.push_back(b.sum(b.add("square", {gradients.back()}), all));
+  }
+  const TensorId norm = b.add("sqrt", {b.add("add", {b.add("add", {squares[0], squares[1]}), squares[2]})});
+  const TensorId scale = b.add("reciprocal", {norm});
+  std::vector<TensorId> numbers;
+  for (int k = 0; k < 5; ++k) numbers.push_back(input(b, InputKind::kScalar, {DType::kF64, {}}));
+  const auto update = [&](TensorId of, TensorId now) {
+    GraphOutput output;
+    output.kind = GraphOutput::Kind::kUpdate;
+    output.input = b.graph().tensors[of.index()].place;
+    output.tensor = now;
+    b.graph().outputs.push_back(output);
+  };
+  for (size_t k = 0; k < shapes.size(); ++k) {
+    const TensorId step = input(b, InputKind::kOptimizerState, {DType::kF64, {}});
+    const TensorId steps = b.add("add", {step, b.full(1, DType::kF64)});
+    update(step, steps);
+    std::vector<TensorId> in = {input(b, InputKind::kParameter, {DType::kF32, shapes[k]})};
+    in.push_back(clips ? b.add("mul", {gradients[k], scale}) : gradients[k]);
+    for (int moment = 0; moment < 2; ++moment)
+      in.push_back(input(b, InputKind::kOptimizerState, {DType::kF32, shapes[k]}));
+    const std::vector<TensorId> state = in;
+    in.push_back(steps);
+    in.insert(in.end(), numbers.begin(), numbers.end());
+    const std::vector<TensorId> now = b.add_all("adamw_update", in);
+    for (size_t o = 0; o < 3; ++o) update(state[o == 0 ? 0 : o + 1], now[o]);
+  }
+  if (!clips) {
+    b.graph().outputs.emplace_back();
+    b.graph().outputs.back().tensor = norm;
+  }
+  return decompose(b.take());
+}
+
+TEST(Fuse, OnAGpuUpdatesBehindTheClipAreOneKernel) {
+  const Graph graph = clipped_updates(true);
+  const auto updates_of = [](const Graph& fused) {
+    std::vector<GroupGraph> updates;
+    for (const GroupGraph& kernel : extract_groups(fused)) {
+      const bool is_large =
+          std::ranges::any_of(kernel.outputs, [&](TensorId made) { return element_count(fused.shape(made)) > 1; });
+      if (is_large && kernel.outputs.size() >= 3) updates.push_back(kernel);
+    }
+    return updates;
+  };
+  EXPECT_EQ(updates_of(fuse(graph)).size(), 3U);
+  const Graph fused = fuse(graph, {}, true);
+  verify_stage(fused, Stage::kFused);
+  const std::vector<GroupGraph> updates = updates_of(fused);
+  ASSERT_EQ(updates.size(), 1U) << to_text(fused);
+  EXPECT_EQ(updates[0].outputs.size(), 9U);
+  EXPECT_EQ(lower(updates[0].graph).phases.size(), 3U);
+  EXPECT_LT(groups_of(fused).size(), groups_of(fuse(graph)).size() - 2) << "counts of steps are one kernel too";
+  // Without a clip a gradient's memory is free again once its own parameter is updated.
+  EXPECT_EQ(updates_of(fuse(clipped_updates(false), {}, true)).size(), 3U);
 }
 
 // Small parameters that one number scales: a loop over one is no loop over the others.

@@ -52,6 +52,67 @@ TEST(TargetPlan, AKernelTakesItsArithmeticOrItsTrafficWhicheverIsMore) {
   EXPECT_NEAR(seconds_of(stream) / seconds_of(stream, "h100"), 3.35 / 4.8, 0.01);
 }
 
+// Packed rows of causal attention and its gradients, whose mask compares documents.
+std::string packed_attention(int64_t tokens) {
+  return str(
+      "input %0: bf16[2, 4, {0}, 64] = batch \"q\"\ninput %1: bf16[2, 4, {0}, 64] = batch \"g\"\n"
+      "input %2: i64[2, {0}] = batch \"documents\"\n"
+      "%3: i64[{0}] = iota() {{dim=0, dtype=i64, shape=[{0}], start=0, step=1}} | forward \"\"\n"
+      "%4: i64[{0}, 1] = reshape(%3) {{shape=[{0}, 1]}} | forward \"\"\n"
+      "%5: bool[{0}, {0}] = le(%3, %4) | forward \"\"\n"
+      "%6: i64[2, 1, {0}, 1] = reshape(%2) {{shape=[2, 1, {0}, 1]}} | forward \"\"\n"
+      "%7: i64[2, 1, 1, {0}] = reshape(%2) {{shape=[2, 1, 1, {0}]}} | forward \"\"\n"
+      "%8: bool[2, 1, {0}, {0}] = eq(%6, %7) | forward \"\"\n"
+      "%9: bool[2, 1, {0}, {0}] = logical_and(%5, %8) | forward \"\"\n"
+      "%10: bf16[] = full() {{dtype=bf16, shape=[], value=0.0}} | forward \"\"\n"
+      "%11: bf16[] = full() {{dtype=bf16, shape=[], value=-inf}} | forward \"\"\n"
+      "%12: bf16[2, 1, {0}, {0}] = where(%9, %10, %11) | forward \"\"\n"
+      "%13: bf16[2, 4, {0}, 64], %14: f32[2, 4, {0}] = attention(%0, %0, %0, %12) {{causal=false, scale=0.125}} | "
+      "forward \"\"\n"
+      "%15: bf16[2, 4, {0}, 64], %16: bf16[2, 4, {0}, 64], %17: bf16[2, 4, {0}, 64] = attention_backward(%1, %0, %0, "
+      "%0, %13, %14, %12) {{causal=false, scale=0.125}} | backward \"\"\nreturn %15\nreturn %16\nreturn %17\n",
+      tokens);
+}
+
+TEST(TargetPlan, PackedDocumentsAreAttentionOfVariableLengthsWithoutAMask) {
+  constexpr int64_t kTokens = 8192;
+  const Graph graph = parse_graph("stepc.graph 1\n" + packed_attention(kTokens));
+  const auto plan = [&](std::optional<double> document_tokens) {
+    PlanGraphOptions options;
+    options.target = named_target("h100");
+    options.document_tokens = document_tokens;
+    return plan_graph(graph, nullptr, options).plan.schedule;
+  };
+  const auto attention_seconds = [](const Schedule& schedule) {
+    const Timeline timeline = simulate(schedule, named_target("h100"));
+    double seconds = 0;
+    for (size_t i = 0; i < schedule.instructions.size(); ++i)
+      if (schedule.instructions[i].op.starts_with("attention")) seconds += timeline.entries[i].seconds();
+    return seconds;
+  };
+  const Schedule worst = plan({});
+  verify(worst);
+  verify_kernels(worst);
+  for (const Instruction& one : worst.instructions) {
+    if (one.op.starts_with("attention")) EXPECT_EQ(one.why, "flash attention of variable lengths");
+  }
+  for (const Operand& operand : worst.operands)
+    EXPECT_FALSE(operand.sizes.size() == 4 && operand.sizes[2] == kTokens && operand.sizes[3] == kTokens);
+  EXPECT_LT(worst.peak_bytes(), uint64_t{kTokens} * kTokens) << "a mask alone has more";
+  EXPECT_TRUE(std::ranges::any_of(worst.instructions, [](const Instruction& one) {
+    return one.kind == Instruction::Kind::kGuard;
+  })) << "documents that do not lie in a row run as recorded";
+  // A row of one document takes longest: what causal attention takes. Short documents take their share.
+  std::string causal = packed_attention(kTokens);
+  for (const auto& [from, to] : {std::pair<std::string, std::string>(", %12)", ")"), {"causal=false", "causal=true"}})
+    for (size_t at = causal.find(from); at != std::string::npos; at = causal.find(from))
+      causal.replace(at, from.size(), to);
+  EXPECT_NEAR(attention_seconds(worst), attention_seconds(gpu_schedule(causal, "h100")), 1e-6);
+  EXPECT_NEAR(attention_seconds(plan(kTokens)), attention_seconds(worst), 1e-9);
+  EXPECT_LT(attention_seconds(plan(512)), 0.5 * attention_seconds(worst));
+  EXPECT_GT(attention_seconds(plan(512)), attention_seconds(plan(128)));
+}
+
 TEST(TargetPlan, AttentionAndLossOfGpusCountTheirScratch) {
   const Schedule attention = gpu_schedule(
       "input %0: bf16[2, 4, 64, 16] = batch \"q\"\ninput %1: bf16[2, 2, 64, 16] = batch \"k\"\n"

@@ -101,6 +101,24 @@ TEST_F(SearchRunTest, APipelineRecomputesWithinItsMemory) {
   EXPECT_NE(none.outcomes.front().why.find("recomputation included"), std::string::npos) << none.outcomes.front().why;
 }
 
+// A row of one document takes longest.
+TEST_F(SearchRunTest, RowsThatPackShortDocumentsTakeLess) {
+  RunConfig run = run_of(1, 2, 1);
+  run.data.seq_len = 1024;
+  const models::DecoderConfig shape = read_model_config(run.model.path);
+  SearchOptions options;
+  options.pins.dp_replicate = 2;
+  options.pins.micro_batches = 1;
+  const auto seconds = [&](std::optional<double> document_tokens) {
+    const SearchResult result = search(search_model(run, shape, {}, document_tokens), cluster_of(2), options);
+    EXPECT_NE(result.best(), nullptr) << result.outcomes.front().why;
+    return result.best() == nullptr ? 0.0 : result.best()->seconds;
+  };
+  const double whole = seconds(1024), few = seconds(64);
+  EXPECT_LT(few, 0.95 * whole);
+  EXPECT_NEAR(whole, seconds({}), 0.05 * whole);
+}
+
 TEST_F(SearchRunTest, MoreStagesThanLayersAreNoWay) {
   const RunConfig run = run_of(2, 2, 4);
   const SearchModel model = search_model(run, read_model_config(run.model.path), {});

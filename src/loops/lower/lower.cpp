@@ -4,7 +4,9 @@
 #include <map>
 
 #include "base/check.h"
+#include "loops/group_key.h"
 #include "loops/lower/element_writer.h"
+#include "loops/lower/group_parts.h"
 #include "loops/lower/in_place.h"
 #include "loops/lower/reductions.h"
 
@@ -398,8 +400,7 @@ void check_types(const Graph& group) {
   if (group.outputs.empty()) throw NoLoops("it returns nothing");
 }
 
-LoopProgram lower_or_throw(const Graph& group, Together together, const LoopLimits& limits, bool only_check) {
-  check_types(group);
+LoopProgram lower_connected(const Graph& group, Together together, const LoopLimits& limits, bool only_check) {
   LoopFactors factors = domain_factors(group);
   constexpr int kMostSplits = 24;
   for (int attempt = 0; attempt < kMostSplits; ++attempt) {
@@ -410,6 +411,20 @@ LoopProgram lower_or_throw(const Graph& group, Together together, const LoopLimi
     }
   }
   throw NoLoops("its reshapes have no common loops");
+}
+
+LoopProgram lower_or_throw(const Graph& group, Together together, const LoopLimits& limits, bool only_check) {
+  check_types(group);
+  const std::vector<GroupPart> parts = together == Together::kConnected ? parts_of(group) : std::vector<GroupPart>();
+  if (parts.empty()) return lower_connected(group, together, limits, only_check);
+  std::map<std::string, LoopProgram> known;  // by group_key()
+  std::vector<LoopProgram> programs;
+  for (const GroupPart& part : parts) {
+    const auto [found, is_new] = known.try_emplace(group_key(part.graph));
+    if (is_new) found->second = lower_connected(part.graph, together, limits, only_check);
+    programs.push_back(found->second);
+  }
+  return only_check ? LoopProgram() : side_by_side(group, parts, programs);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // From a group of nodes to the loops of one kernel. The largest tensor gives the loops; reductions over its last
 // dimensions make rows, in which sweep follows sweep (softmax, normalisations); sums over the rows themselves (of a
 // bias's gradient, of a norm) come last: every item sums a share that is fixed by the shape, a second phase adds the
-// shares.
+// shares. Parts of a group that nothing connects have phases of their own.
 #pragma once
 
 #include <string>

@@ -4,18 +4,20 @@
 
 #include "passes/fusion/fuse_epilogues.h"
 #include "passes/fusion/fuse_loops.h"
+#include "passes/fusion/fuse_side_by_side.h"
 #include "passes/fusion/share_operand.h"
 #include "passes/fusion/write_groups.h"
 #include "passes/rewrite/dead_code.h"
 
 namespace stepc {
 
-Graph fuse(Graph graph, const MatmulRule& matmuls) {
+Graph fuse(Graph graph, const MatmulRule& matmuls, bool side_by_side) {
   KnownGroups known;
-  return fuse(std::move(graph), matmuls, known);
+  return fuse(std::move(graph), matmuls, known, nullptr, side_by_side);
 }
 
-Graph fuse(Graph graph, const MatmulRule& matmuls, KnownGroups& known, std::vector<NodeId>* made_of) {
+Graph fuse(Graph graph, const MatmulRule& matmuls, KnownGroups& known, std::vector<NodeId>* made_of,
+           bool side_by_side) {
   const bool has_groups = std::ranges::any_of(graph.nodes, [](const Node& node) { return node.group.has_value(); });
   if (has_groups) return graph;
   // A node that nothing needs would have its say in what loops there are.
@@ -30,6 +32,7 @@ Graph fuse(Graph graph, const MatmulRule& matmuls, KnownGroups& known, std::vect
   fuse_loops(groups);
   share_operand(groups, matmuls);
   fuse_epilogues(groups, matmuls);
+  if (side_by_side) fuse_side_by_side(groups);
   Graph fused = write_groups(groups, made_of);
   if (made_of != nullptr)
     for (NodeId& node : *made_of) node = needed[node.index()];

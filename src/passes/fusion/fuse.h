@@ -20,8 +20,10 @@ namespace stepc {
 // pass's time, and groups recur: in every layer, and in every graph that recompute() tries.
 using KnownGroups = std::unordered_map<std::string, bool>;
 
-Graph fuse(Graph graph, const MatmulRule& matmuls = {});
+// `side_by_side`: for a GPU, where launches are saved (passes/fusion/fuse_side_by_side.h).
+Graph fuse(Graph graph, const MatmulRule& matmuls = {}, bool side_by_side = false);
 // `made_of`, if given: by node of the result, the node of `graph` that it is or that it copies.
-Graph fuse(Graph graph, const MatmulRule& matmuls, KnownGroups& known, std::vector<NodeId>* made_of = nullptr);
+Graph fuse(Graph graph, const MatmulRule& matmuls, KnownGroups& known, std::vector<NodeId>* made_of = nullptr,
+           bool side_by_side = false);
 
 }  // namespace stepc

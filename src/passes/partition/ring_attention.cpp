@@ -9,16 +9,6 @@
 
 namespace stepc {
 
-bool attends(const Node& node) {
-  const OwnKernel kernel = node.aten ? OwnKernel::kNone : op_def(node.op).kernel;
-  return kernel == OwnKernel::kAttention || kernel == OwnKernel::kAttentionBackward;
-}
-
-AttentionPlaces attention_places(const Node& attention) {
-  if (op_def(attention.op).kernel == OwnKernel::kAttentionBackward) return {true, 1, 6};
-  return {};
-}
-
 namespace {
 
 constexpr size_t kSequence = 2;  // of (batch, heads, sequence, head size), and of what has a number a query

@@ -14,19 +14,10 @@
 
 #include <vector>
 
+#include "ops/attention_operands.h"
 #include "passes/partition/ranks.h"
 
 namespace stepc {
-
-// Whether the node is an attention or the gradients of one.
-bool attends(const Node& node);
-
-// The positions of an attention's operands: queries, then keys and values, and the mask, if it has one.
-struct AttentionPlaces {
-  bool is_backward = false;
-  size_t q = 0, mask = 3;
-};
-AttentionPlaces attention_places(const Node& attention);
 
 // The axis that splits the keys of `node` along their sequence; nullopt: the node is no attention, or no axis does.
 std::optional<Axis> ring_axis(const Graph& whole, const Node& node);

@@ -74,7 +74,12 @@ Tensor sum_heads(const Tensor& x, int64_t heads) {
 }
 std::optional<Tensor> mask_at(const Tensors& x, size_t place, at::ScalarType type) {
   if (x.size() <= place) return std::nullopt;
-  return dense_heads(x[place].to(type));
+  if (x.size() == place + 1) return dense_heads(x[place].to(type));
+  const auto of_queries = [&](size_t i) { return x[place + i].unsqueeze(1).unsqueeze(3); };  // documents, places
+  const auto of_keys = [&](size_t i) { return x[place + i].unsqueeze(1).unsqueeze(2); };
+  Tensor seen = of_queries(0).eq(of_keys(1));
+  if (x.size() > place + 2) seen = seen.logical_and(of_keys(3).le(of_queries(2)));
+  return at::zeros_like(seen, type).masked_fill_(seen.logical_not(), -INFINITY);
 }
 Tensors attention(const Tensors& x, const Attrs& attrs, const Types&) {
   const int64_t heads = x[0].size(1);

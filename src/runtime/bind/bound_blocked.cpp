@@ -28,7 +28,7 @@ class AttentionKernel final : public BoundKernel {
     call.k = read(operand(first + 1));
     call.v = read(operand(first + 2));
     const size_t mask = bound_.backward ? 6 : 3;
-    if (instruction_.reads.size() > mask) call.mask.data = operand(mask).const_data_ptr();
+    bind_mask(call.mask, mask, operand);
     const auto result = [&](size_t w) { return write(state.operands[instruction_.writes[w]]); };
     std::byte* const scratch = state.scratch_of(instruction_);
     if (!bound_.backward) {
@@ -41,6 +41,20 @@ class AttentionKernel final : public BoundKernel {
   }
 
  private:
+  // The mask at that place, or the documents and places there.
+  template <class Operand>
+  void bind_mask(blocked::AttentionMask& mask, size_t place, const Operand& operand) const {
+    const size_t reads = instruction_.reads.size();
+    if (mask.kind != blocked::AttentionMask::Kind::kDocuments) {
+      if (reads > place) mask.data = operand(place).const_data_ptr();
+      return;
+    }
+    blocked::AttentionDocuments& documents = mask.documents;
+    blocked::TokenNumbers* const to[] = {&documents.of_queries, &documents.of_keys, &documents.query_places,
+                                         &documents.key_places};
+    for (size_t i = place; i < reads; ++i) to[i - place]->data = operand(i).template const_data_ptr<int64_t>();
+  }
+
   const Instruction& instruction_;
   const blocked::MicroKernels& kernels_;
   int threads_;

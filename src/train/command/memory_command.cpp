@@ -56,8 +56,8 @@ Accelerated<TrainStep> plan_step(const RunConfig& config, const ModelDirectory& 
 }
 
 // With rows of the longest kind.
-CapturedRun capture_run(const RunConfig& config, const ModelDirectory& directory, Progress& progress) {
-  const Corpus corpus = read_corpus(config, directory, progress);
+CapturedRun capture_run(const RunConfig& config, const ModelDirectory& directory, const Corpus& corpus,
+                        Progress& progress) {
   const Progress::Phase phase(progress, "capturing the step");
   TrainBatches batches(corpus, config.train.micro_batches, config.train.batch_size);
   return capture_run(config, directory.config, directory.adapter, batches.of_length(config.data.longest_row(), 0));
@@ -70,7 +70,7 @@ int run_memory_of_rank(const RunConfig& config, const ModelDirectory& directory,
   check_tensor_parallel(strategy, directory.config.num_attention_heads, directory.config.vocab_size);
   check_context_parallel(strategy, config.data.longest_row());
   check_pipeline(config, directory.config.num_hidden_layers);
-  const CapturedRun run = capture_run(config, directory, progress);
+  const CapturedRun run = capture_run(config, directory, read_corpus(config, directory, progress), progress);
   std::optional<Progress::Phase> phase(std::in_place, progress, "planning the step");
   const RankPlan plan = plan_rank(run.parts, config, strategy, directory, run.model, run.optimizer);
   phase.reset();
@@ -104,7 +104,8 @@ uint64_t bytes_beside(const CapturedPart& part, const std::vector<CapturedPart>&
 int run_memory_on(const Target& target, const RunConfig& config, const ModelDirectory& directory,
                   const std::filesystem::path& picture) {
   Progress progress = progress_on_terminal(stderr);
-  const std::vector<CapturedPart> parts = capture_run(config, directory, progress).parts;
+  const Corpus corpus = read_corpus(config, directory, progress);
+  const std::vector<CapturedPart> parts = capture_run(config, directory, corpus, progress).parts;
   const MemoryBudget budget = parse_memory_budget(config.memory.budget);
   double seconds = 0;
   uint64_t most = 0;
@@ -112,7 +113,8 @@ int run_memory_on(const Target& target, const RunConfig& config, const ModelDire
   for (const CapturedPart& part : parts) {
     const uint64_t others = bytes_beside(part, parts);
     std::optional<Progress::Phase> phase(std::in_place, progress, "planning the step");
-    const TargetPlan plan = plan_for_target(part.plan.trace, target, false, beside(budget, others));
+    const TargetPlan plan =
+        plan_for_target(part.plan.trace, target, false, beside(budget, others), document_tokens(corpus));
     phase.reset();
     if (parts.size() > 1) std::printf("%s, %lld a step\n", part.name.c_str(), static_cast<long long>(part.times));
     std::fputs(plan.summary().c_str(), stdout);

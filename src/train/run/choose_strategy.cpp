@@ -87,7 +87,8 @@ std::optional<ChosenStrategy> chosen_before(const RunConfig& config, const std::
 }
 
 ChosenStrategy searched(const RunConfig& config, const std::optional<RunConfig>& before, const Launch& launch,
-                        Ranks& ranks, const std::function<void(size_t done, size_t all)>& progress) {
+                        Ranks& ranks, std::optional<double> document_tokens,
+                        const std::function<void(size_t done, size_t all)>& progress) {
   const models::DecoderConfig shape = read_model_config(config.model.path);
   const KnownTarget known =
       known_target(kernel_directory(), features_of(probe_micro_kernels()), static_cast<int>(config.train.threads));
@@ -116,7 +117,8 @@ ChosenStrategy searched(const RunConfig& config, const std::optional<RunConfig>&
     ranks.exchange("");
     last_word = Clock::now();
   };
-  const SearchResult result = search(search_model(config, shape, adapter_of(config.lora)), cluster, options);
+  const SearchResult result =
+      search(search_model(config, shape, adapter_of(config.lora), document_tokens), cluster, options);
   ChosenStrategy chosen{config.parallel, config.train, config.memory.budget, {}};
   chosen.why = to_text(result, search_subject(config, shape), cluster, kShown);
   const Outcome* best = result.best();
@@ -141,11 +143,13 @@ std::string to_json(const ChosenStrategy& chosen) {
 }  // namespace
 
 ChosenStrategy choose_strategy(const RunConfig& config, const RunDirectory& directory, const Launch& launch,
-                               Ranks& ranks, const std::function<void(size_t done, size_t all)>& progress) {
+                               Ranks& ranks, std::optional<double> document_tokens,
+                               const std::function<void(size_t done, size_t all)>& progress) {
   if (ranks.rank() == 0) {
     const std::optional<RunConfig> before = searched_before(directory);
     std::optional<ChosenStrategy> kept = chosen_before(config, before, ranks.ranks());
-    ChosenStrategy chosen = kept ? std::move(*kept) : searched(config, before, launch, ranks, progress);
+    ChosenStrategy chosen =
+        kept ? std::move(*kept) : searched(config, before, launch, ranks, document_tokens, progress);
     ranks.exchange(to_json(chosen));
     return chosen;
   }

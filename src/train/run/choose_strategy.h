@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "comm/launch.h"
@@ -24,9 +25,10 @@ struct ChosenStrategy {
 // share of the machine's memory and, where `stepc calibrate` has measured the machine, with its rates. Keys that the
 // config gives hold; where train.micro_batches is none of them, the rows of train.batch_size are searched for as so
 // many micro-batches. A run that goes on from a checkpoint keeps its micro-batches, and of as many ranks all that was
-// chosen then. `progress`: ways done of all, on the first rank. UserError on all ranks for pins that contradict each
-// other, and where nothing fits.
+// chosen then. `document_tokens`: as search_model() takes it. `progress`: ways done of all, on the first rank.
+// UserError on all ranks for pins that contradict each other, and where nothing fits.
 ChosenStrategy choose_strategy(const RunConfig& config, const RunDirectory& directory, const Launch& launch,
-                               Ranks& ranks, const std::function<void(size_t done, size_t all)>& progress);
+                               Ranks& ranks, std::optional<double> document_tokens,
+                               const std::function<void(size_t done, size_t all)>& progress);
 
 }  // namespace stepc::train

@@ -29,10 +29,12 @@
 #include "train/machine/machine.h"
 #include "train/machine/matmul_rate.h"
 #include "train/machine/signals.h"
+#include "train/model/model_directory.h"
 #include "train/run/choose_strategy.h"
 #include "train/run/run_data.h"
 #include "train/run/same_on_all.h"
 #include "train/run/trainer.h"
+#include "train/step/batches.h"
 #include "train/step/evaluate.h"
 
 namespace stepc::train {
@@ -110,10 +112,13 @@ std::string Run::look_for_snapshot(bool resumes) {
 
 Strategy Run::choose(const Launch& launch) {
   if (ranks_ == nullptr || !is_searched(config_)) return strategy_of(config_, launch);
+  // How long the documents of packed rows are decides what attention takes.
+  const std::optional<double> documents =
+      document_tokens(read_corpus(config_, open_model_directory(config_.model.path), progress_, /*is_alone=*/false));
   Progress::Phase phase(progress_, "choosing how the ranks are spread");
-  ChosenStrategy chosen = choose_strategy(config_, directory_, launch, *ranks_, [&](size_t done, size_t all) {
-    phase.update(str("{} of {} ways", done, all));
-  });
+  ChosenStrategy chosen =
+      choose_strategy(config_, directory_, launch, *ranks_, documents,
+                      [&](size_t done, size_t all) { phase.update(str("{} of {} ways", done, all)); });
   config_.parallel = chosen.parallel;
   config_.train = chosen.train;
   config_.memory.budget = chosen.budget;

@@ -86,6 +86,23 @@ const Batch& TrainBatches::fill(int64_t step, int64_t seq) {
   return batch;
 }
 
+std::optional<double> document_tokens(const Corpus& corpus) {
+  if (!corpus.packs_documents()) return std::nullopt;
+  constexpr size_t kRows = 256;
+  PackedBatch rows;
+  corpus.mixture().fill(0, kRows, rows);
+  double tokens = 0, squares = 0;
+  const size_t seq = rows.documents.size() / kRows;
+  for (size_t i = 0, length = 1; i < rows.documents.size(); ++i, ++length) {
+    const bool ends = (i + 1) % seq == 0 || rows.documents[i + 1] != rows.documents[i];
+    if (!ends) continue;
+    tokens += static_cast<double>(length);
+    squares += static_cast<double>(length * length);
+    length = 0;
+  }
+  return squares / tokens;
+}
+
 void check_indices(const Batch& batch, int64_t tokens) {
   for (const at::Tensor& tensor : {batch.tokens, batch.labels}) {
     const bool is_label = tensor.is_same(batch.labels);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -49,6 +50,10 @@ class TrainBatches {
   PackedBatch packed_;
   std::map<int64_t, Batch> batches_;  // by length
 };
+
+// Tokens of the document that a token stands in, on average over the first samples of a corpus whose rows pack
+// documents; nullopt where every row is one.
+std::optional<double> document_tokens(const Corpus& corpus);
 
 // UserError for a token or a label that a model with so many does not know.
 void check_indices(const Batch& batch, int64_t tokens);

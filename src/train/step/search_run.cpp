@@ -14,21 +14,21 @@ namespace stepc::train {
 
 namespace {
 
-// Rows of one document each, of tokens that nobody reads.
-Batch made_up_batch(int64_t micro_batches, int64_t rows, int64_t tokens) {
+// Of tokens that nobody reads, in rows of one document each or of several.
+Batch made_up_batch(int64_t micro_batches, int64_t rows, int64_t tokens, bool packs_documents) {
   const VirtualRegion shapes_alone;
   const auto zeros = [&] { return at::zeros({micro_batches, rows, tokens}, at::kLong); };
-  return {zeros(), zeros(), {}};
+  return {zeros(), zeros(), packs_documents ? zeros() : at::Tensor()};
 }
 
 std::vector<SearchPart> capture(RunConfig config, models::DecoderConfig shape,
-                                const std::optional<models::LoraConfig>& adapter, int64_t layers, int64_t rows,
-                                int64_t micro_batches) {
+                                const std::optional<models::LoraConfig>& adapter, bool packs_documents, int64_t layers,
+                                int64_t rows, int64_t micro_batches) {
   shape.num_hidden_layers = layers;
   if (!shape.sliding_layers.empty()) shape.sliding_layers.resize(static_cast<size_t>(layers));
   config.train.micro_batches = micro_batches;
   config.train.batch_size = rows;
-  const Batch batch = made_up_batch(micro_batches, rows, config.data.longest_row());
+  const Batch batch = made_up_batch(micro_batches, rows, config.data.longest_row(), packs_documents);
   std::vector<SearchPart> parts;
   for (const CapturedPart& part : capture_run(config, shape, adapter, batch).parts)
     parts.push_back({part.name, part.times, functionalise(part.plan.trace)});
@@ -38,15 +38,16 @@ std::vector<SearchPart> capture(RunConfig config, models::DecoderConfig shape,
 }  // namespace
 
 SearchModel search_model(const RunConfig& config, const models::DecoderConfig& shape,
-                         const std::optional<models::LoraConfig>& adapter) {
+                         const std::optional<models::LoraConfig>& adapter, std::optional<double> document_tokens) {
   SearchModel model;
+  model.document_tokens = document_tokens;
   model.layers = shape.num_hidden_layers;
   model.heads = shape.num_key_value_heads > 0 ? shape.num_key_value_heads : shape.num_attention_heads;
   model.tokens = config.data.longest_row();
   model.rows = config.train.batch_size * config.train.micro_batches;
   model.most_stages = config.optim.name == "wsam" ? 1 : model.layers;  // stages are those of a step of one gradient
   model.capture = [=](int64_t layers, int64_t rows, int64_t micro_batches) {
-    return capture(config, shape, adapter, layers, rows, micro_batches);
+    return capture(config, shape, adapter, document_tokens.has_value(), layers, rows, micro_batches);
   };
   return model;
 }

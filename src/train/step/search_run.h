@@ -11,9 +11,10 @@
 
 namespace stepc::train {
 
-// Of a model of that shape with rows of data.longest_row() tokens. It copies what it is given.
+// Of a model of that shape with rows of data.longest_row() tokens. `document_tokens`: of data whose rows pack documents
+// (train/step/batches.h); else each row is one. It copies what it is given.
 SearchModel search_model(const RunConfig& config, const models::DecoderConfig& shape,
-                         const std::optional<models::LoraConfig>& adapter);
+                         const std::optional<models::LoraConfig>& adapter, std::optional<double> document_tokens = {});
 // What the keys of [parallel] beside the axes say: order, chunks, rules and so on, and of named stages how many there
 // are.
 SearchPins search_pins(const RunConfig::Parallel& parallel);
