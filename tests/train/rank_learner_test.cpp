@@ -28,7 +28,9 @@ TEST_F(RankLearnerTest, PackedDocumentsGoAroundARing) {
 
 TEST_F(RankLearnerTest, MicroBatchesAddUp) {
   expect_same({"dp_replicate=2", 0, 2}, 1e-10, 1e-9);
+  expect_same({"dp_shard=2", 1, 2}, 1e-10, 1e-9);
   expect_same({"dp_shard=2", 3, 2}, 1e-10, 1e-9);
+  expect_same({"dp_shard=3", 3, 2}, 1e-10, 1e-9);  // 4 rows are 2 on each
   expect_same({"dp_shard=2,tp=2", 3, 2}, 1e-10, 1e-9);
 }
 
@@ -54,6 +56,8 @@ TEST_F(RankLearnerTest, EveryOptimizerTakesTheStepsOfOneRank) {
   for (const char* optimizer : {"agd", "wsam", "lion", "sgd"})
     expect_same({"dp_shard=2", 3, 1, optimizer}, 1e-10, 1e-9);
   expect_same({"dp_shard=2", 2, 2, "wsam"}, 1e-10, 1e-9);
+  expect_same({"dp_shard=2", 3, 2, "wsam"}, 1e-10, 1e-9);
+  expect_same({"dp_replicate=2", 0, 2, "wsam"}, 1e-10, 1e-9);
 }
 
 TEST_F(RankLearnerTest, AdaptersAreTrainedOnRanks) {

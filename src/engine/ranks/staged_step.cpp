@@ -104,9 +104,7 @@ std::vector<at::Tensor> StagedStep::rows_of(const std::vector<at::Tensor>& batch
 StepResult StagedStep::begin(const std::vector<at::Tensor>& given, const Watch& watch) {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   before_run_ = read_generator(generator);
-  for (const BatchCut::Round& round : cut_.rounds)
-    for (const std::string& sum : round.sums)
-      if (state_.has(Owner::kGradient, sum)) state_.fill(Owner::kGradient, sum, 0);
+  clear_held();
   const std::vector<at::Tensor> batch = batch_of(given);
   std::vector<at::Tensor> of_update = batch;
   of_update.insert(of_update.end(), numbers_.begin(), numbers_.end());
@@ -128,6 +126,19 @@ StepResult StagedStep::begin(const std::vector<at::Tensor>& given, const Watch& 
   if (watch.on_update) watch.on_update(last_update());
   last_update().begin([of_update](int64_t) { return of_update; }, watch);
   return came_to();
+}
+
+// Sums begin with zero; what updates leave for later parts takes memory with the first step.
+void StagedStep::clear_held() {
+  std::vector<std::string> keys;
+  for (const BatchCut::Round& round : cut_.rounds) {
+    keys.insert(keys.end(), round.sums.begin(), round.sums.end());
+    for (const GraphInput& input : round.update.inputs)
+      if (!is_begun_ && input.kind == InputKind::kGradient) keys.push_back(input.key);
+  }
+  for (const std::string& key : keys)
+    if (state_.has(Owner::kGradient, key)) state_.fill(Owner::kGradient, key, 0);
+  is_begun_ = true;
 }
 
 void StagedStep::run_passes(const std::vector<at::Tensor>& given, const StageRun::Watch& watch) {

@@ -72,6 +72,7 @@ class StagedStep {
   std::vector<at::Tensor> rows_of(const std::vector<at::Tensor>& batch, int64_t micro_batch) const;
   [[nodiscard]] std::vector<at::Tensor> with_place(const std::vector<at::Tensor>& batch, int64_t micro_batch) const;
   std::vector<at::Tensor> batch_of(const std::vector<at::Tensor>& given);
+  void clear_held();
   [[nodiscard]] StageRun& last_update() const { return *runs_.updates.back(); }
   StepResult came_to();
 
@@ -81,7 +82,7 @@ class StagedStep {
   BatchCut cut_;
   std::map<std::pair<CallId, size_t>, HostNumber> host_numbers_;
   std::vector<at::Tensor> numbers_;
-  bool is_unfit_ = false;
+  bool is_unfit_ = false, is_begun_ = false;
   uint32_t reads_ = 0;                           // of the step that runs, that have been made
   std::optional<GeneratorSnapshot> before_run_;  // the generator, while it runs
   std::vector<std::unique_ptr<RankProgram>> before_;
