@@ -59,11 +59,11 @@ class Step {
       model = models::Decoder(shape, models::scalar_type(config.model.compute));
       optimizer = choose_optimizer(config, models::trainable_parameters(model));
     }
-    const std::vector<CapturedPart> captured = capture_parts(model, optimizer, config, batch_);
+    VirtualPlan captured = capture_step(model, optimizer, config, batch_.all_rows());
     CompileOptions options;
     options.strategy = strategy;
     options.target = known_target(kernel_directory(), features_of(kernels_.micro_kernels), 1).target;
-    program_ = std::make_unique<RankProgram>(captured.at(0).plan, kernels_, options, Verify::off(), ranks, state_);
+    program_ = std::make_unique<RankProgram>(std::move(captured), kernels_, options, Verify::off(), ranks, state_);
     state_.load();
     for (const ScheduleInput& input : program_->schedule().inputs)
       if (input.kind == InputKind::kParameter) at::Tensor(state_.part(Owner::kParameter, input.key)).normal_(0, 0.02);

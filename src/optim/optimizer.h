@@ -39,9 +39,6 @@ class Optimizer {
   // "<parameter>.master", then what keep() added.
   [[nodiscard]] virtual NamedTensors named_state() const;
 
-  // That, and what lies between parts of a step that are captured each by itself, which no checkpoint has.
-  [[nodiscard]] virtual NamedTensors named_tensors() const { return named_state(); }
-
   // Adds tensors that belong to the step, such as a loss scaler's, to the state: captured, saved and loaded with it.
   virtual void keep(const NamedTensors& more) { kept_.insert(kept_.end(), more.begin(), more.end()); }
 

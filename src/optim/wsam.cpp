@@ -28,27 +28,8 @@ void Wsam::clip() const {
   clip_grad_norm_(all, *options_.max_norm);
 }
 
-void Wsam::hold() {
-  const at::NoGradGuard no_grad;
-  holds_ = true;
-  for (const auto& [name, parameter] : parameters_) {
-    const at::Tensor& grad = parameter.grad();
-    weights_.push_back(at::zeros_like(parameter).requires_grad_(false));
-    grads_.push_back(at::zeros_like(grad.defined() ? grad : parameter).requires_grad_(false));
-  }
-}
-
-NamedTensors Wsam::named_tensors() const {
-  NamedTensors tensors = named_state();
-  for (size_t i = 0; holds_ && i < parameters_.size(); ++i) {
-    tensors.emplace_back(parameters_[i].first + ".foot", weights_[i]);
-    tensors.emplace_back(parameters_[i].first + ".foot_gradient", grads_[i]);
-  }
-  return tensors;
-}
-
 void Wsam::ascend() {
-  USER_CHECK(holds_ || weights_.empty(), "WSAM: ascend() was called twice without a step() between");
+  USER_CHECK(weights_.empty(), "WSAM: ascend() was called twice without a step() between");
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> squares;
   for (const auto& [name, parameter] : parameters_) {
@@ -71,13 +52,8 @@ void Wsam::ascend() {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& parameter = parameters_[i].second;
     if (!moves[i].defined()) continue;
-    if (holds_) {
-      grads_[i].copy_(parameter.grad());
-      weights_[i].copy_(parameter);
-    } else {
-      grads_[i] = std::exchange(parameter.mutable_grad(), at::Tensor());
-      weights_[i] = parameter.detach().clone();
-    }
+    grads_[i] = std::exchange(parameter.mutable_grad(), at::Tensor());
+    weights_[i] = parameter.detach().clone();
     parameter.add_(moves[i]);
   }
 }
@@ -88,12 +64,10 @@ void Wsam::step(const at::Tensor& skip) {
   clip();
   const double alpha = options_.gamma / (1.0 - options_.gamma);
   std::vector<at::Tensor> gained(parameters_.size());  // by the gradient on the way uphill
-  std::vector<at::Tensor> uphill_grads(parameters_.size());
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& parameter = parameters_[i].second;
     if (weights_[i].defined()) parameter.copy_(weights_[i]);
     const at::Tensor uphill = std::exchange(parameter.mutable_grad(), grads_[i]);
-    uphill_grads[i] = uphill;
     if (!uphill.defined() || !grads_[i].defined()) continue;
     if (options_.decoupled)
       gained[i] = uphill - grads_[i];
@@ -107,10 +81,6 @@ void Wsam::step(const at::Tensor& skip) {
       const at::Tensor move = gained[i].to(value.scalar_type()) * (lr_ * alpha);
       value.sub_(skip.defined() ? at::where(skip.ne(0), at::zeros_like(move), move) : move);
     });
-  }
-  if (holds_) {
-    for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].second.mutable_grad() = uphill_grads[i];
-    return;
   }
   weights_.clear();
   grads_.clear();

@@ -28,11 +28,6 @@ class Wsam : public Optimizer {
   // Learning rate, step count, state and its names are those of the wrapped optimizer.
   Wsam(std::shared_ptr<Optimizer> wrapped, const WsamOptions& options);
 
-  // Of a step whose parts are captured each by itself: from now on the weights and gradients at the foot lie in tensors
-  // of their own, "<parameter>.foot" and "<parameter>.foot_gradient", and gradients stay where they are.
-  void hold();
-  [[nodiscard]] NamedTensors named_tensors() const override;
-
   // Takes the gradients away and moves the parameters uphill along them.
   void ascend();
   void step(const at::Tensor& skip = {}) override;
@@ -45,8 +40,7 @@ class Wsam : public Optimizer {
 
   std::shared_ptr<Optimizer> wrapped_;
   WsamOptions options_;
-  bool holds_ = false;
-  // From ascend() to step(), or held; one a parameter, undefined where there is no gradient.
+  // From ascend() to step(); one a parameter, undefined where there is no gradient.
   std::vector<at::Tensor> weights_, grads_;
 };
 

@@ -30,17 +30,6 @@ constexpr double kShareOfRecomputation = 0.125;  // steps in which a pipeline is
 
 constexpr double kRounding = 1e-9;  // of seconds that are summed in another order
 
-// What a step of one depth is, before it is split.
-struct Whole {
-  double flops = 0;
-  StepState state;
-  [[nodiscard]] double bytes(InputKind kind) const {
-    double sum = 0;
-    for (const auto& [key, bytes] : state) sum += key.first == kind ? static_cast<double>(bytes) : 0;
-    return sum;
-  }
-};
-
 class Searcher {
  public:
   Searcher(const SearchModel& model, const Cluster& cluster, const SearchOptions& options)
@@ -89,25 +78,19 @@ class Searcher {
 
  private:
   [[nodiscard]] int64_t rows_of_micro_batch(const Candidate& one) const { return model_.rows / one.micro_batches; }
+  [[nodiscard]] static bool is_cut(const Candidate& one) { return one.pp > 1 || one.micro_batches > 1; }
 
-  const std::vector<SearchPart>& parts(int64_t layers, const Candidate& one) {
-    std::vector<SearchPart>& kept = captured_[{layers, one.micro_batches}];
-    if (kept.empty()) kept = model_.capture(layers, rows_of_micro_batch(one), one.micro_batches);
-    return kept;
+  const Graph& captured(int64_t layers, bool is_cut) {
+    std::optional<Graph>& kept = captured_[{layers, is_cut}];
+    if (!kept) kept = model_.capture(layers, is_cut);
+    return *kept;
   }
 
   // Of the whole step; its arithmetic does not depend on how the batch is cut.
-  const Whole& whole(int64_t layers) {
+  const WholeStep& whole(int64_t layers) {
     auto [found, is_new] = wholes_.try_emplace(layers);
     if (!is_new) return found->second;
-    Candidate one;
-    one.micro_batches = model_.rows;  // the least rows: quick to capture, and the same work a row
-    for (const SearchPart& part : parts(layers, one)) {
-      for (const Node& node : part.graph.nodes)
-        found->second.flops += work_of(part.graph, node).all_flops() * static_cast<double>(part.times);
-      found->second.state.merge(state_of(part.graph));
-    }
-    return found->second;
+    return found->second = whole_of(captured(layers, false));
   }
   double whole_bytes(InputKind kind) {
     return of_depth(whole(kShallow).bytes(kind), whole(deep()).bytes(kind), model_.layers);
@@ -138,9 +121,10 @@ class Searcher {
       return static_cast<double>(one.pp * one.tp * (is_sharded ? one.dp_shard : 1));
     };
     const double parameters = whole_bytes(InputKind::kParameter);
-    outcome.least_bytes = static_cast<uint64_t>(
-        parameters / split(one.zero == 3) + whole_bytes(InputKind::kOptimizerState) / split(one.zero >= 1) +
-        (one.micro_batches > 1 ? whole_bytes(InputKind::kGradient) / split(one.zero >= 2) : 0.0));
+    const double gradients = of_depth(whole(kShallow).gradient_bytes, whole(deep()).gradient_bytes, model_.layers);
+    outcome.least_bytes = static_cast<uint64_t>(parameters / split(one.zero == 3) +
+                                                whole_bytes(InputKind::kOptimizerState) / split(one.zero >= 1) +
+                                                (one.micro_batches > 1 ? gradients / split(one.zero >= 2) : 0.0));
     outcome.least_seconds = std::max(best_compute_seconds(), sending_seconds(one));
     if (outcome.least_bytes > memory_bytes_) {
       outcome.verdict = Verdict::kTooLarge;
@@ -207,9 +191,9 @@ class Searcher {
   // How the parts are planned.
   struct How {
     bool overlaps = false;
-    // That the first part, which has the passes, may take with the layers that it stands for, to be met by
-    // recomputation; none: as much as it likes.
-    std::optional<double> most_bytes = {};
+    // By part: that those of the passes may take with the layers that they stand for, to be met by recomputation; none:
+    // as much as they like.
+    std::vector<double> most_bytes = {};
     std::shared_ptr<RecomputeLooks> looks = {};  // of attempts at the same way
   };
 
@@ -229,37 +213,51 @@ class Searcher {
     return options;
   }
 
-  // The update is the same however many rows there are.
-  PartPlan plan_update(const Candidate& one, int64_t layers, bool overlaps, const Graph& captured,
+  // What runs once is the same however many rows there are.
+  PartPlan plan_update(const Candidate& one, int64_t layers, bool overlaps, size_t part, const Graph& graph,
                        const PlanGraphOptions& options) {
-    const auto key = std::tuple(one.dp_replicate, one.dp_shard, one.cp, one.tp, one.zero, layers, overlaps);
+    const auto key = std::tuple(one.dp_replicate, one.dp_shard, one.cp, one.tp, one.zero, layers, overlaps, part);
     {
       const std::scoped_lock lock(mutex_);
       if (const auto found = updates_.find(key); found != updates_.end()) return found->second;
     }
-    PartPlan part = plan_part(captured, options);
+    PartPlan plan = plan_part(graph, options);
     const std::scoped_lock lock(mutex_);
-    return updates_.emplace(key, std::move(part)).first->second;
+    return updates_.emplace(key, std::move(plan)).first->second;
   }
 
-  // The parts of one depth, which have been captured. Two threads may be here at once.
-  std::vector<Taken> take(const Candidate& one, int64_t layers, const std::vector<SearchPart>& parts, const How& how) {
+  // The parts of one depth, of a captured step. Two threads may be here at once.
+  std::vector<Taken> take(const Candidate& one, int64_t layers, const Graph& step, const How& how) {
     PlanGraphOptions options = plan_options(one, how.overlaps, model_.layers, layers);
-    Strategy& strategy = options.passes.settings.strategy;
     StepState state;
     std::vector<Taken> out;
-    for (const SearchPart& part : parts) {
-      const bool has_passes = &part == &parts.front();
+    const auto take_part = [&](const Graph& graph, double times, bool has_passes) {
+      const size_t part = out.size();
       options.looks = has_passes ? how.looks : nullptr;
       options.budget = {};
-      if (has_passes && how.most_bytes)
-        options.budget = {MemoryBudget::Kind::kBytes, static_cast<uint64_t>(*how.most_bytes), more_layers()};
-      PartPlan planned =
-          has_passes ? plan_part(part.graph, options) : plan_update(one, layers, how.overlaps, part.graph, options);
-      if (strategy.context == Context::kByPrice) strategy.context = planned.context;
-      strategy.known.insert(planned.parameters.begin(), planned.parameters.end());
+      if (has_passes && !how.most_bytes.empty())
+        options.budget = {MemoryBudget::Kind::kBytes, static_cast<uint64_t>(how.most_bytes[part]), more_layers()};
+      PartPlan planned = has_passes || times > 1 ? plan_part(graph, options)
+                                                 : plan_update(one, layers, how.overlaps, part, graph, options);
       state.merge(planned.state);
+      planned.taken.times = times;
+      planned.taken.has_passes = has_passes;
+      if (!has_passes) planned.taken.pass_seconds = 0;
       out.push_back(planned.taken);
+    };
+    if (is_cut(one)) {
+      Strategy& strategy = options.passes.settings.strategy;
+      strategy.context = context_of(step, options);
+      const BatchCut cut = cut_in_time(step, one.micro_batches, strategy);
+      options.passes.without = done_to_functions();
+      const auto times = static_cast<double>(one.micro_batches);
+      for (const BatchCut::Round& round : cut.rounds) {
+        take_part(round.micro_batch, times, true);
+        take_part(round.update, 1, false);
+      }
+      for (const Graph& before : cut.before) take_part(before, times, false);
+    } else {
+      take_part(step, 1, true);
     }
     for (Taken& taken : out) taken.state_bytes = static_cast<double>(bytes_of(state));
     return out;
@@ -268,25 +266,27 @@ class Searcher {
   // Plans of few layers, which say what one of all takes.
   struct Depths {
     std::vector<Taken> shallow, deep;
-    std::optional<Taken> squeezed;  // the first part of the deep one within less memory; none: as it likes
+    std::vector<Taken> squeezed;  // the deep ones, the passes within less memory; none: as they like
   };
   Depths take_both(const Candidate& one, bool overlaps) {
-    const std::vector<SearchPart>& few = parts(kShallow, one);
-    const std::vector<SearchPart>& more = parts(deep(), one);
-    planned_ += few.size() + more.size();
+    const Graph& few = captured(kShallow, is_cut(one));
+    const Graph& more = captured(deep(), is_cut(one));
     const How how = {.overlaps = overlaps};
+    Depths depths;
     if (kShallow == deep()) {
-      std::vector<Taken> taken = take(one, kShallow, few, how);
-      return {taken, taken, {}};
+      depths.shallow = depths.deep = take(one, kShallow, few, how);
+    } else {
+      std::future<std::vector<Taken>> beside =
+          std::async(std::launch::async, [&] { return take(one, kShallow, few, how); });
+      depths.deep = take(one, deep(), more, how);
+      depths.shallow = beside.get();
     }
-    std::future<std::vector<Taken>> beside =
-        std::async(std::launch::async, [&] { return take(one, kShallow, few, how); });
-    std::vector<Taken> taken = take(one, deep(), more, how);
-    return {beside.get(), std::move(taken), {}};
+    planned_ += depths.shallow.size() + depths.deep.size();
+    return depths;
   }
-  Taken take_squeezed(const Candidate& one, const How& how) {
+  std::vector<Taken> take_squeezed(const Candidate& one, const How& how) {
     ++planned_;
-    return take(one, deep(), parts(deep(), one), how).front();
+    return take(one, deep(), captured(deep(), is_cut(one)), how);
   }
 
   void plan(Outcome& outcome, const std::function<bool()>& is_open) {
@@ -304,24 +304,26 @@ class Searcher {
 
   // Of all parts, each as often as it is in a step. Recomputation changes each layer of the model as it does each of
   // the few.
-  double sum_of(const Candidate& one, const Depths& depths, double Taken::*of) {
-    const std::vector<SearchPart>& all = parts(kShallow, one);
+  double sum_of(const Depths& depths, double Taken::*of) {
     const double few = static_cast<double>(deep()), layers = static_cast<double>(model_.layers);
     double sum = 0;
-    for (size_t p = 0; p < all.size(); ++p) {
+    for (size_t p = 0; p < depths.deep.size(); ++p) {
       double part = of_depth(depths.shallow[p].*of, depths.deep[p].*of, model_.layers);
-      if (p == 0 && depths.squeezed) part += ((*depths.squeezed).*of - depths.deep[p].*of) / few * layers;
-      sum += static_cast<double>(all[p].times) * std::max(0.0, part);
+      if (is_squeezed(depths, p)) part += (depths.squeezed[p].*of - depths.deep[p].*of) / few * layers;
+      sum += depths.deep[p].times * std::max(0.0, part);
     }
     return sum;
+  }
+  static bool is_squeezed(const Depths& depths, size_t p) {
+    return !depths.squeezed.empty() && depths.deep[p].has_passes;
   }
 
   // The peak of part `p`. What is recomputed, and how far, differs from layer to layer, so two such plans say nothing
   // of a third: the layers that the few stand for keep what each of the few keeps on average.
   [[nodiscard]] uint64_t step_bytes(const Depths& depths, size_t p) const {
-    if (p > 0 || !depths.squeezed)
+    if (!is_squeezed(depths, p))
       return bytes_of_depth(depths.shallow[p].step_bytes, depths.deep[p].step_bytes, model_.layers);
-    return static_cast<uint64_t>(depths.squeezed->step_bytes + more_layers() * depths.squeezed->kept_bytes);
+    return static_cast<uint64_t>(depths.squeezed[p].step_bytes + more_layers() * depths.squeezed[p].kept_bytes);
   }
   // For each layer of the deeper plans, so many that they do not have.
   [[nodiscard]] double more_layers() const {
@@ -329,23 +331,22 @@ class Searcher {
   }
 
   void sum_up(Outcome& outcome, const Depths& depths) {
-    const Candidate& one = outcome.candidate;
-    outcome.seconds = sum_of(one, depths, &Taken::seconds);
-    outcome.exchange_seconds = sum_of(one, depths, &Taken::exchange_seconds);
-    outcome.exposed_seconds = sum_of(one, depths, &Taken::exposed_seconds);
+    outcome.seconds = sum_of(depths, &Taken::seconds);
+    outcome.exchange_seconds = sum_of(depths, &Taken::exchange_seconds);
+    outcome.exposed_seconds = sum_of(depths, &Taken::exposed_seconds);
     outcome.step_bytes = 0;
     for (size_t p = 0; p < depths.shallow.size(); ++p)
       outcome.step_bytes = std::max(outcome.step_bytes, step_bytes(depths, p));
     outcome.state_bytes =
         bytes_of_depth(depths.shallow.front().state_bytes, depths.deep.front().state_bytes, model_.layers);
-    outcome.recomputes = depths.squeezed.has_value();
+    outcome.recomputes = !depths.squeezed.empty();
   }
 
   // Recomputes so much of the few layers that a model of all fits. Gives how.
   How squeeze(Outcome& outcome, Depths& depths) {
     const double room = static_cast<double>(memory_bytes_) - static_cast<double>(outcome.state_bytes);
-    const How how = {.most_bytes = depths.deep.front().input_bytes + std::max(0.0, room),
-                     .looks = std::make_shared<RecomputeLooks>()};
+    How how = {.looks = std::make_shared<RecomputeLooks>()};
+    for (const Taken& part : depths.deep) how.most_bytes.push_back(part.input_bytes + std::max(0.0, room));
     depths.squeezed = take_squeezed(outcome.candidate, how);
     sum_up(outcome, depths);
     return how;
@@ -369,28 +370,26 @@ class Searcher {
     const int64_t layers = (model_.layers + stages - 1) / stages;
     const auto options_of = [&](const Graph& graph, int64_t of_layers) {
       PlanGraphOptions options = plan_options(one, overlaps, layers, of_layers);
-      Strategy& strategy = options.passes.settings.strategy;
-      if (strategy.context == Context::kByPrice)  // a way of attention for all stages: that of the step in one piece
-        strategy.context = strategy.mesh.find("cp") ? plan_part(graph, options).context : Context::kGather;
+      options.passes.settings.strategy.context = context_of(graph, options);
       return options;
     };
     if (model_.cut) {
       ++planned_;
-      PlanGraphOptions options = options_of(parts(kShallow, one).front().graph, layers);
+      PlanGraphOptions options = options_of(captured(kShallow, true), layers);
       const StepCut cut = model_.cut(one, options.passes.settings.strategy, recompute);
       return take_stages(cut, stages, one.micro_batches, options);
     }
     const int64_t deeper = model_.layers == stages ? kShallow : kDeep;
-    const std::vector<SearchPart>& few = parts(shown * kShallow, one);
-    const std::vector<SearchPart>& more = parts(shown * deeper, one);
-    USER_CHECK(few.size() == 2, "its step is in one piece, and a pipeline's is micro-batches and an update");
-    planned_ += few.size() + more.size();
+    const Graph& few = captured(shown * kShallow, true);
+    const Graph& more = captured(shown * deeper, true);
+    constexpr size_t kFunctions = 2;  // of each depth: the passes and the update
+    planned_ += 2 * kFunctions;
     const bool splits =
         stage_order(options_.pins.order, one.pp, one.micro_batches, options_.pins.chunks).splits_backward();
-    const auto take = [&](const std::vector<SearchPart>& parts, int64_t a_stage) {
-      PlanGraphOptions options = options_of(parts[0].graph, a_stage);
-      const StepCut cut = cut_layers(parts[0].graph, parts[1].graph, shown, a_stage, splits,
-                                     options.passes.settings.strategy, recompute);
+    const auto take = [&](const Graph& step, int64_t a_stage) {
+      PlanGraphOptions options = options_of(step, a_stage);
+      const StepCut cut = cut_layers(cut_in_time(step, one.micro_batches, options.passes.settings.strategy), shown,
+                                     a_stage, splits, recompute);
       return take_stages(cut, shown, one.micro_batches, options);
     };
     if (deeper == kShallow) {
@@ -443,13 +442,13 @@ class Searcher {
     const Candidate& one = outcome.candidate;
     Depths depths = take_both(one, false);
     compute_seconds_.try_emplace(class_of(one),
-                                 sum_of(one, depths, &Taken::pass_seconds) / static_cast<double>(one.micro_batches));
+                                 sum_of(depths, &Taken::pass_seconds) / static_cast<double>(one.micro_batches));
     sum_up(outcome, depths);
     outcome.roomy_seconds = outcome.seconds;
     outcome.roomy_bytes = outcome.bytes();
     // A plan that recomputes computes no less, and sends what must be sent.
-    outcome.least_seconds = std::max(outcome.least_seconds,
-                                     least_seconds(sum_of(one, depths, &Taken::compute_seconds), sending_seconds(one)));
+    outcome.least_seconds =
+        std::max(outcome.least_seconds, least_seconds(sum_of(depths, &Taken::compute_seconds), sending_seconds(one)));
     How within;
     if (outcome.bytes() > memory_bytes_) {
       if (!is_open()) return;
@@ -459,11 +458,11 @@ class Searcher {
       does_not_fit(outcome, "recomputation included");
       return;
     }
-    outcome.least_seconds = std::max(
-        outcome.least_seconds, least_seconds(sum_of(one, depths, &Taken::compute_seconds), outcome.exchange_seconds));
+    outcome.least_seconds = std::max(outcome.least_seconds,
+                                     least_seconds(sum_of(depths, &Taken::compute_seconds), outcome.exchange_seconds));
     outcome.verdict = Verdict::kPlanned;
     if (!options_.pins.base.overlap_bytes || outcome.exposed_seconds == 0 || !is_open()) return;
-    const bool is_squeezed = depths.squeezed.has_value();
+    const bool is_squeezed = !depths.squeezed.empty();
     depths = take_both(one, true);
     if (is_squeezed) {
       within.overlaps = true;
@@ -481,10 +480,10 @@ class Searcher {
   const SearchOptions& options_;
   uint64_t memory_bytes_ = 0;
   size_t planned_ = 0;
-  std::map<std::pair<int64_t, int64_t>, std::vector<SearchPart>> captured_;  // by layers and micro-batches
-  std::map<int64_t, Whole> wholes_;                                          // by layers
-  std::mutex mutex_;                                                         // of the next
-  std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int, int64_t, bool>, PartPlan> updates_;
+  std::map<std::pair<int64_t, bool>, std::optional<Graph>> captured_;  // by layers, and whether it is then cut
+  std::map<int64_t, WholeStep> wholes_;                                // by layers
+  std::mutex mutex_;                                                   // of the next
+  std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int, int64_t, bool, size_t>, PartPlan> updates_;
   std::map<Class, double> compute_seconds_;  // of a micro-batch
   std::vector<TooLarge> too_large_;
 };

@@ -18,13 +18,6 @@
 
 namespace stepc {
 
-// A part of a captured step before partitioning: the whole step, or a micro-batch and the update.
-struct SearchPart {
-  std::string name;
-  int64_t times = 1;  // runs in a step
-  Graph graph;        // the result of functionalise()
-};
-
 // A step as functions, in micro-batches and stages.
 struct StepCut {
   std::vector<Graph> before;  // functions of sums that micro-batches need before they begin, and what each adds
@@ -42,10 +35,11 @@ struct SearchModel {
   int64_t rows = 1;                            // of a step, over all devices
   int64_t most_stages = 1;                     // of a pipeline; each begins with a layer
   std::optional<double> document_tokens = {};  // as in PlanGraphOptions
-  // The step of a model with this many layers, whose micro-batches have `rows` rows on all devices together.
-  std::function<std::vector<SearchPart>(int64_t layers, int64_t rows, int64_t micro_batches)> capture;
-  // For a step that is captured as a whole, a model of one layer: how a run would cut the step for a way of several
-  // micro-batches or stages. `strategy`: of the mesh without stages; receives the shardings of the parameters.
+  // The step of a model with this many layers, of all rows, as functionalise() makes it. `is_cut`: it is then cut into
+  // micro-batches or stages.
+  std::function<Graph(int64_t layers, bool is_cut)> capture;
+  // For a step of unknown layers, a model of one layer: how a run would cut the step for a way of several micro-batches
+  // or stages. `strategy`: of the mesh without stages; receives the shardings of the parameters.
   // `recompute`: how stages recompute what their backward passes need; nullptr: they keep it. Throws UserError for a
   // step that cannot be cut in this way.
   std::function<StepCut(const Candidate& way, Strategy& strategy, const RecomputeOptions* recompute)> cut = {};

@@ -44,4 +44,31 @@ PartPlan plan_part(const Graph& captured, const PlanGraphOptions& options) {
   return part;
 }
 
+double WholeStep::bytes(InputKind kind) const {
+  double sum = 0;
+  for (const auto& [key, bytes] : state) sum += key.first == kind ? static_cast<double>(bytes) : 0;
+  return sum;
+}
+
+WholeStep whole_of(const Graph& step) {
+  WholeStep whole;
+  whole.state = state_of(step);
+  for (const Node& node : step.nodes) whole.flops += work_of(step, node).all_flops();
+  for (const GraphOutput& output : step.outputs) {
+    if (output.kind != GraphOutput::Kind::kUpdate) continue;
+    const GraphInput& input = step.inputs[output.input];
+    if (input.kind != InputKind::kParameter) continue;
+    const TensorType& type = step.type(input.tensor);
+    const auto element = std::max(size_of(type.dtype), size_of(DType::kF32));
+    whole.gradient_bytes += static_cast<double>(element_count(type.shape)) * static_cast<double>(element);
+  }
+  return whole;
+}
+
+Context context_of(const Graph& step, const PlanGraphOptions& options) {
+  const Strategy& strategy = options.passes.settings.strategy;
+  if (strategy.context != Context::kByPrice) return strategy.context;
+  return strategy.mesh.find("cp") ? plan_part(step, options).context : Context::kGather;
+}
+
 }  // namespace stepc

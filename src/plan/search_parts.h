@@ -15,8 +15,10 @@ namespace stepc {
 double of_depth(double shallow, double deep, int64_t layers);
 uint64_t bytes_of_depth(double shallow, double deep, int64_t layers);
 
-// The cost of a part's plan, at one depth.
+// The cost of a part's plan, at one depth: of the whole step, or of a function that it is cut into.
 struct Taken {
+  double times = 1;         // runs in a step
+  bool has_passes = false;  // forward and backward
   double seconds = 0, exchange_seconds = 0, exposed_seconds = 0;
   double compute_seconds = 0;                               // all but exchanges
   double pass_seconds = 0;                                  // of these, forward and backward passes
@@ -33,5 +35,17 @@ struct PartPlan {
   Context context = Context::kGather;
 };
 PartPlan plan_part(const Graph& captured, const PlanGraphOptions& options);
+
+// A step of one depth, before it is split.
+struct WholeStep {
+  double flops = 0;
+  double gradient_bytes = 0;  // as micro-batches hold them
+  StepState state;
+  [[nodiscard]] double bytes(InputKind kind) const;
+};
+WholeStep whole_of(const Graph& step);
+
+// The way of attention for all functions of a step that is cut: that of the step in one piece.
+Context context_of(const Graph& step, const PlanGraphOptions& options);
 
 }  // namespace stepc

@@ -9,6 +9,7 @@
 #include "cost/exchange.h"
 #include "passes/partition/partition.h"
 #include "passes/stages/cut_stages.h"
+#include "passes/stages/place_nodes.h"
 #include "passes/stages/recompute_stages.h"
 #include "plan/stages/price_pipeline.h"
 
@@ -63,20 +64,36 @@ void count_values(const StageCut& cut, StagesTaken& taken) {
 
 }  // namespace
 
-StepCut cut_layers(const Graph& micro_batch, const Graph& update, int64_t stages, int64_t layers, bool splits_backward,
-                   Strategy& strategy, const RecomputeOptions* recompute) {
-  Graph local = rank_graph(micro_batch, strategy);
-  const std::vector<std::string> modules = layer_modules(local);
+BatchCut cut_in_time(const Graph& step, int64_t micro_batches, Strategy& strategy) {
+  Strategy in_time = strategy;
+  in_time.mesh.axes.push_back({std::string(kMicroBatchAxis), micro_batches});
+  const Graph local = rank_graph(step, in_time);
+  keep_parameters(strategy, local);
+  return cut_batch(local, strategy.zero);
+}
+
+StepCut cut_layers(BatchCut cut, int64_t stages, int64_t layers, bool splits_backward,
+                   const RecomputeOptions* recompute) {
+  USER_CHECK(cut.rounds.size() == 1, "a step of two gradients is not searched in stages");
+  Graph& graph = cut.rounds[0].micro_batch;
+  const std::vector<std::string> modules = layer_modules(graph);
   USER_CHECK(std::ssize(modules) == stages * layers, "{} modules of the model are layers, and it has {} layers",
              modules.size(), stages * layers);
   std::vector<std::string> begins;
   for (int64_t s = 0; s < stages; ++s) begins.push_back(modules[static_cast<size_t>(s * layers)]);
-  keep_parameters(strategy, local);
-  if (recompute != nullptr) local = recompute_stages(std::move(local), place_nodes(local, begins), *recompute).graph;
-  const StagePlaces places = place_nodes(local, begins);
-  return {{},
-          cut_micro_batch(local, places, splits_backward),
-          cut_update(rank_graph(update, strategy), stages, places.of_parameter)};
+  if (recompute != nullptr) graph = recompute_stages(graph, place_nodes(graph, begins), *recompute).graph;
+  const StagePlaces places = place_nodes(graph, begins);
+  // What is held for a parameter is where that is.
+  std::map<std::string, std::vector<int64_t>> holders = places.of_parameter;
+  StageCut passes = cut_micro_batch(graph, places, splits_backward);
+  for (const StageFunction& function : passes.functions)
+    for (const GraphInput& input : function.graph.inputs)
+      if (input.kind == InputKind::kGradient) {
+        std::vector<int64_t>& on = holders[input.key];
+        if (std::ranges::find(on, function.stage) == on.end()) on.push_back(function.stage);
+      }
+  for (auto& [key, on] : holders) std::ranges::sort(on);
+  return {std::move(cut.before), std::move(passes), cut_update(cut.rounds[0].update, stages, holders)};
 }
 
 StagesTaken take_stages(const StepCut& cut, int64_t stages, int64_t micro_batches, PlanGraphOptions options) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "passes/stages/cut_batch.h"
 #include "plan/search.h"
 #include "plan/search_parts.h"
 
@@ -30,11 +31,12 @@ struct StageTaken {
 inline constexpr int64_t kShownStages = 3;
 using StagesTaken = std::vector<StageTaken>;
 
-// `micro_batch`, `update`: of a model of `stages` stages with `layers` layers each. `strategy`: of the mesh without
-// stages; receives the shardings of the parameters. `splits_backward`: as in StageOrder. `recompute`: as in
-// SearchModel::cut. Throws UserError if the step cannot be cut.
-StepCut cut_layers(const Graph& micro_batch, const Graph& update, int64_t stages, int64_t layers, bool splits_backward,
-                   Strategy& strategy, const RecomputeOptions* recompute);
+// A captured step in time. `strategy`: of the mesh without stages; receives the shardings of the parameters.
+BatchCut cut_in_time(const Graph& step, int64_t micro_batches, Strategy& strategy);
+// `cut`: of a model of `stages` stages with `layers` layers each. `splits_backward`: as in StageOrder. `recompute`: as
+// in SearchModel::cut. Throws UserError if the step cannot be cut.
+StepCut cut_layers(BatchCut cut, int64_t stages, int64_t layers, bool splits_backward,
+                   const RecomputeOptions* recompute);
 
 // The cost of the functions. `options`: of the mesh without stages.
 StagesTaken take_stages(const StepCut& cut, int64_t stages, int64_t micro_batches, PlanGraphOptions options);

@@ -80,4 +80,20 @@ TargetPlan plan_for_target(const Trace& recorded, const Target& target, bool as_
   return plan;
 }
 
+TargetPlan plan_for_target(const Graph& function, const Target& target, const MemoryBudget& budget,
+                           std::optional<double> document_tokens) {
+  TargetPlan plan{.target = target};
+  PlanGraphOptions options;
+  options.target = target;
+  options.budget = budget;
+  options.document_tokens = document_tokens;
+  options.passes.without = done_to_functions();
+  PlannedGraph planned = plan_graph(function, nullptr, options);
+  plan.schedule = std::move(planned.plan.schedule);
+  plan.memory = std::move(planned.plan.memory);
+  verify(plan.schedule);
+  plan.timeline = simulate(plan.schedule, target);
+  return plan;
+}
+
 }  // namespace stepc

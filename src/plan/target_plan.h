@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cost/target.h"
+#include "ir/graph.h"
 #include "ir/trace.h"
 #include "memory/report.h"
 #include "plan/memory_budget.h"
@@ -32,6 +33,10 @@ struct TargetPlan {
 // only a run would show are estimated by the rule. `document_tokens`: as in PlanGraphOptions. For one device. Throws
 // UserError for a step that no Schedule can run.
 TargetPlan plan_for_target(const Trace& trace, const Target& target, bool as_recorded, const MemoryBudget& budget = {},
+                           std::optional<double> document_tokens = {});
+
+// The same of a Graph that passes/stages/cut_batch.h has cut out of a step.
+TargetPlan plan_for_target(const Graph& function, const Target& target, const MemoryBudget& budget,
                            std::optional<double> document_tokens = {});
 
 // "70.1 GiB; NVIDIA H100 80GB has 74.5 GiB", and a note if that is too little.

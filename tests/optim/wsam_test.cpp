@@ -56,34 +56,6 @@ TEST(Wsam, WithoutSharpnessItIsTheWrappedOptimizer) {
   }
 }
 
-// What lies between the gradients lies in tensors that a checkpoint does not have, and gradients stay where they are.
-TEST(Wsam, HeldItTakesTheSameWay) {
-  for (const bool decoupled : {true, false}) {
-    const at::Tensor plain = start(), held = start();
-    held.mutable_grad() = at::zeros_like(held);
-    const at::Tensor gradient = held.grad();
-    const auto wsam_of = [&](const at::Tensor& w) {
-      return Wsam(std::make_shared<AdamW>(NamedTensors{{"w", w}}, AdamWOptions{}), {.decoupled = decoupled});
-    };
-    Wsam of_plain = wsam_of(plain), of_held = wsam_of(held);
-    of_held.hold();
-    for (int t = 0; t < 3; ++t) {
-      take_step(of_plain, plain);
-      bowl(held).backward();
-      of_held.ascend();
-      gradient.zero_();
-      bowl(held).backward();
-      of_held.step();
-      EXPECT_TRUE(held.grad().is_same(gradient));
-      gradient.zero_();
-    }
-    EXPECT_TRUE(at::equal(plain, held));
-    EXPECT_EQ(of_held.named_state().size() + 2, of_held.named_tensors().size());
-    EXPECT_EQ(of_held.named_tensors().back().first, "w.foot_gradient");
-    EXPECT_EQ(of_plain.named_tensors().size(), of_plain.named_state().size());
-  }
-}
-
 TEST(Wsam, FollowsTheLearningRateAndStateOfTheWrappedOptimizer) {
   const at::Tensor w = start();
   const auto adamw = std::make_shared<AdamW>(NamedTensors{{"w", w}}, AdamWOptions{.lr = 0.1});

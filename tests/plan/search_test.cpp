@@ -19,24 +19,18 @@ namespace {
 
 constexpr int64_t kWidth = 256;
 
-std::vector<SearchPart> step_of(int64_t layers, int64_t rows) {
-  return {{"the step", 1, layered_step(layers, rows * 64, kWidth, "bf16")}};
-}
-
-// Of one micro-batch the whole step, of several a micro-batch and the update.
-SearchModel model_in_parts(int64_t layers, int64_t rows) {
-  SearchModel model{.layers = layers, .heads = 4, .tokens = 64, .rows = rows, .most_stages = layers, .capture = {}};
-  model.capture = [](int64_t deep, int64_t of_micro_batch, int64_t micro_batches) -> std::vector<SearchPart> {
-    if (micro_batches == 1) return step_of(deep, of_micro_batch);
-    return {{"a micro-batch", micro_batches, layered_step(deep, of_micro_batch * 64, kWidth, "bf16", true)},
-            {"the update", 1, layered_update(deep, kWidth, "bf16")}};
-  };
-  return model;
-}
+Graph step_of(int64_t layers, int64_t rows) { return layered_step(layers, rows * 64, kWidth, "bf16"); }
 
 SearchModel model_of(int64_t layers, int64_t rows) {
   SearchModel model{.layers = layers, .heads = 4, .tokens = 64, .rows = rows, .capture = {}};
-  model.capture = [](int64_t deep, int64_t of_micro_batch, int64_t) { return step_of(deep, of_micro_batch); };
+  model.capture = [rows](int64_t deep, bool) { return step_of(deep, rows); };
+  return model;
+}
+
+// Of layers that can be stages.
+SearchModel model_in_parts(int64_t layers, int64_t rows) {
+  SearchModel model = model_of(layers, rows);
+  model.most_stages = layers;
   return model;
 }
 
@@ -225,7 +219,7 @@ TEST(Search, WhatRecomputesFitsWithAllItsLayers) {
     whole.target = cluster.target;
     whole.passes.settings.strategy = strategy_of(squeezed.candidate, options.pins.base);
     whole.budget = {MemoryBudget::Kind::kBytes, most};
-    const Schedule schedule = plan_graph(step_of(kLayers, kRows)[0].graph, nullptr, whole).plan.schedule;
+    const Schedule schedule = plan_graph(step_of(kLayers, kRows), nullptr, whole).plan.schedule;
     EXPECT_LE(schedule.needed_bytes(), most);
     EXPECT_NEAR(static_cast<double>(squeezed.bytes()) / static_cast<double>(schedule.needed_bytes()), 1, 0.15);
     EXPECT_NEAR(squeezed.seconds / simulate(schedule, cluster.target).seconds, 1, 0.1);

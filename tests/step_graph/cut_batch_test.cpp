@@ -89,8 +89,9 @@ void expect_as_in_one_piece(const std::string& config, int64_t micro_batches) {
   const BatchCut cut = cut_of(step, micro_batches);
   EXPECT_EQ(cut.micro_batches, micro_batches);
   ASSERT_EQ(cut.rows.size(), 1U);
-  verify(cut.micro_batch);
-  verify(cut.update);
+  ASSERT_EQ(cut.rounds.size(), 1U);
+  verify(cut.rounds[0].micro_batch);
+  verify(cut.rounds[0].update);
   const int64_t rows = batch.type.shape[0] / micro_batches;
   std::vector<Array> early;
   const auto given = [&](int64_t m) {
@@ -110,14 +111,14 @@ void expect_as_in_one_piece(const std::string& config, int64_t micro_batches) {
   }
   std::vector<std::vector<Array>> returned;
   for (int64_t m = 0; m < micro_batches; ++m) {
-    const std::vector<Array> of_one = run(cut.micro_batch, got, given(m));
+    const std::vector<Array> of_one = run(cut.rounds[0].micro_batch, got, given(m));
     returned.resize(of_one.size());
     for (size_t r = 0; r < of_one.size(); ++r) returned[r].push_back(of_one[r]);
   }
   std::vector<Array> tensors = {batch};
   tensors.insert(tensors.end(), early.begin(), early.end());
   for (const std::vector<Array>& parts : returned) tensors.push_back(stacked(parts));
-  const std::vector<Array> made = run(cut.update, got, tensors);
+  const std::vector<Array> made = run(cut.rounds[0].update, got, tensors);
   ASSERT_EQ(made.size(), right.size());
   ASSERT_EQ(cut.results.size(), right.size());
   for (size_t r = 0; r < right.size(); ++r) EXPECT_LE(largest_error(made[r], right[r]), 1e-12) << r;
@@ -137,9 +138,9 @@ TEST(CutBatch, MicroBatchesMakeTheStepInOnePiece) {
 TEST(CutBatch, DoesNotGrowWithMicroBatches) {
   const test::RecordedStep step(test::grouped("llama"), at::kFloat);
   const BatchCut two = cut_of(step, 2), four = cut_of(step, 4);
-  EXPECT_EQ(two.micro_batch.nodes.size(), four.micro_batch.nodes.size());
-  EXPECT_EQ(two.update.nodes.size(), four.update.nodes.size());
-  EXPECT_EQ(two.sums, four.sums);
+  EXPECT_EQ(two.rounds[0].micro_batch.nodes.size(), four.rounds[0].micro_batch.nodes.size());
+  EXPECT_EQ(two.rounds[0].update.nodes.size(), four.rounds[0].update.nodes.size());
+  EXPECT_EQ(two.rounds[0].sums, four.rounds[0].sums);
   EXPECT_USER_ERROR(cut_of(step, 3), "micro_batches = 3: batch '0' has 4 rows, which do not divide");
 }
 

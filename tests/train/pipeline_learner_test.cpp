@@ -40,6 +40,8 @@ TEST_F(PipelineLearnerTest, AllForwardPassesFirst) {
   Setting gpipe{"pp=2", 0, 3};
   gpipe.order = "gpipe";
   expect_same(gpipe, 1e-10, 1e-9);
+  gpipe.micro_batches = 1;
+  expect_same(gpipe, 1e-10, 1e-9);
 }
 
 TEST_F(PipelineLearnerTest, EveryAxisBesideIt) {

@@ -28,11 +28,14 @@ TEST_F(RankLearnerTest, PackedDocumentsGoAroundARing) {
 
 TEST_F(RankLearnerTest, MicroBatchesAddUp) {
   expect_same({"dp_replicate=2", 0, 2}, 1e-10, 1e-9);
+  expect_same({"dp_shard=2", 1, 2}, 1e-10, 1e-9);
   expect_same({"dp_shard=2", 3, 2}, 1e-10, 1e-9);
+  expect_same({"dp_shard=3", 3, 2}, 1e-10, 1e-9);  // 4 rows are 2 on each
   expect_same({"dp_shard=2,tp=2", 3, 2}, 1e-10, 1e-9);
 }
 
-// Of five replays the first, the third and the fifth; of three times five micro-batches one in two.
+// Of five replays the first, the third and the fifth; of three times five micro-batches one in two, and of the counts
+// of their labels.
 TEST_F(RankLearnerTest, PlansAreComparedAsOftenAsAsked) {
   const auto compared = [&](const char* verify, int64_t micro_batches) {
     Setting setting{"dp_shard=2", 3, micro_batches};
@@ -45,14 +48,16 @@ TEST_F(RankLearnerTest, PlansAreComparedAsOftenAsAsked) {
   };
   EXPECT_EQ(compared("off", 1), (std::vector<uint64_t>{0, 0}));
   EXPECT_EQ(compared("every:2", 1), (std::vector<uint64_t>{3, 3}));
-  EXPECT_EQ(compared("first", 3), (std::vector<uint64_t>{2, 2}));
-  EXPECT_EQ(compared("every:2", 3), (std::vector<uint64_t>{8 + 3, 8 + 3}));
+  EXPECT_EQ(compared("first", 3), (std::vector<uint64_t>{3, 3}));
+  EXPECT_EQ(compared("every:2", 3), (std::vector<uint64_t>{8 + 8 + 3, 8 + 8 + 3}));
 }
 
 TEST_F(RankLearnerTest, EveryOptimizerTakesTheStepsOfOneRank) {
   for (const char* optimizer : {"agd", "wsam", "lion", "sgd"})
     expect_same({"dp_shard=2", 3, 1, optimizer}, 1e-10, 1e-9);
   expect_same({"dp_shard=2", 2, 2, "wsam"}, 1e-10, 1e-9);
+  expect_same({"dp_shard=2", 3, 2, "wsam"}, 1e-10, 1e-9);
+  expect_same({"dp_replicate=2", 0, 2, "wsam"}, 1e-10, 1e-9);
 }
 
 TEST_F(RankLearnerTest, AdaptersAreTrainedOnRanks) {

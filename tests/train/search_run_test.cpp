@@ -58,8 +58,9 @@ TEST_F(SearchRunTest, APipelineTakesWhatItsPlanSays) {
     const stepc::Outcome& found = *result.best();
 
     const Strategy strategy = train::strategy_of(run);
-    CapturedRun captured = capture_run(run, shape, {}, batch({str("pp={}", pp), 0, run.train.micro_batches}, 0));
-    const RankPlan plan = plan_rank(captured.parts, run, strategy, model({}), captured.model, captured.optimizer);
+    const std::vector<at::Tensor> rows =
+        step_rows(run, strategy.mesh, batch({str("pp={}", pp), 0, run.train.micro_batches}, 0));
+    const RankPlan plan = plan_rank(capture_run(run, shape, {}, rows), run, strategy, model({}));
     std::string begins;
     for (const StagePlan& stage : plan.stages) begins += str("{} ", fmt::join(stage.begins, ","));
     SCOPED_TRACE(begins);
@@ -91,8 +92,9 @@ TEST_F(SearchRunTest, APipelineRecomputesWithinItsMemory) {
 
   run.memory.budget = str("{}KiB", cluster.cpu_memory_bytes / 1024);
   const Strategy strategy = train::strategy_of(run);
-  CapturedRun captured = capture_run(run, shape, {}, batch({str("pp={}", kRanks), 0, run.train.micro_batches}, 0));
-  const RankPlan plan = plan_rank(captured.parts, run, strategy, model({}), captured.model, captured.optimizer);
+  const std::vector<at::Tensor> rows =
+      step_rows(run, strategy.mesh, batch({str("pp={}", kRanks), 0, run.train.micro_batches}, 0));
+  const RankPlan plan = plan_rank(capture_run(run, shape, {}, rows), run, strategy, model({}));
   EXPECT_LE(plan.prediction.seconds, 1.1 * found.seconds);
   EXPECT_GE(plan.prediction.seconds, 0.75 * found.seconds);
   cluster.cpu_memory_bytes = static_cast<int64_t>(roomy.state_bytes + roomy.step_bytes / 20);

@@ -46,7 +46,7 @@ void ModuleProgram::refresh() {
   for (size_t o = 0; o < optimizers_.size(); ++o) {
     const std::string before = prefix("optimizer", o, optimizers_.size());
     if (optim::Optimizer* ours = optimizers_[o].ours()) {
-      for (const auto& [key, tensor] : ours->named_tensors()) add(Owner::kOptimizerState, before + key, tensor);
+      for (const auto& [key, tensor] : ours->named_state()) add(Owner::kOptimizerState, before + key, tensor);
       continue;
     }
     std::map<const void*, std::string> names;

@@ -40,13 +40,16 @@ StepCut cut_step(const Graph& captured, const Parallel& parallel, const Candidat
   in_time.mesh.axes.push_back({std::string(kMicroBatchAxis), way.micro_batches});
   const Graph local = rank_graph(captured, in_time);
   keep_parameters(strategy, local);
-  BatchCut cut = cut_batch(local);
+  BatchCut cut = cut_batch(local, strategy.zero);
   StageCuts cuts({way.pp, way.micro_batches, parallel.stages, parallel.order, parallel.chunks});
-  const bool trains = is_training(cut.micro_batch);
-  if (trains && recompute != nullptr) cut.micro_batch = cuts.recomputed(cut.micro_batch, *recompute).graph;
-  StageParts passes = trains ? cuts.micro_batch(cut.micro_batch) : cuts.forward(cut.micro_batch, way.micro_batches);
-  StageParts update = cuts.update(cut.update, holders_of_sums(passes, cut.update, cuts.holders()), cut.reads);
-  return {std::move(cut.before), std::move(passes.cut), std::move(update.cut)};
+  USER_CHECK(cut.rounds.size() == 1, "a step of two gradients is not searched in micro-batches");
+  Graph& graph = cut.rounds[0].micro_batch;
+  const bool trains = is_training(graph);
+  if (trains && recompute != nullptr) graph = cuts.recomputed(graph, *recompute).graph;
+  const std::vector<StageParts> passes = {trains ? cuts.micro_batch(graph) : cuts.forward(graph, way.micro_batches)};
+  StageHolders sums;
+  std::vector<StageParts> updates = cuts.updates(cut, passes, sums);
+  return {std::move(cut.before), passes[0].cut, std::move(updates[0].cut)};
 }
 
 SearchResult search_here(const Trace& captured, const Parallel& parallel, const Strategy& base, int64_t rows,
@@ -56,7 +59,7 @@ SearchResult search_here(const Trace& captured, const Parallel& parallel, const 
   model.rows = rows;
   const Graph graph = functionalise(captured);
   model.most_stages = std::ssize(layer_modules(graph));
-  model.capture = [&](int64_t, int64_t, int64_t) { return std::vector<SearchPart>{{"the step", 1, graph}}; };
+  model.capture = [&](int64_t, bool) { return graph; };
   model.cut = [&](const Candidate& way, Strategy& strategy, const RecomputeOptions* recompute) {
     return cut_step(graph, parallel, way, strategy, recompute);
   };

@@ -217,7 +217,7 @@ std::vector<at::Tensor> RankStep::batch_for(const RankPlan& plan, const StepInpu
 StepResult RankStep::begin_plan(const RankPlan& plan, const std::vector<at::Tensor>& batch) {
   constexpr uint64_t kSettled = 3;  // the first replays are compared, and bring memory and caches up
   ranks_->flight().enter(kInStep, /*is_brief=*/plan.replays >= kSettled);
-  if (plan.staged) return plan.staged->begin(batch, times_ ? &staged_times_ : nullptr);
+  if (plan.staged) return plan.staged->begin(batch, {{times_ ? &staged_times_ : nullptr}});
   return plan.program->begin(batch, times_ ? &*times_ : nullptr);
 }
 

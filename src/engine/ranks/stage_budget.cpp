@@ -20,23 +20,35 @@ constexpr uint64_t kKiB = 1024;
 // the pipeline more than its share of all stages' time.
 constexpr double kShares[] = {1, 0.5, 0.25, 0};
 
-using PlanFn = std::function<StageCost(StageParts parts, const MemoryBudget& budget)>;
+// A micro-batch of each round.
+using Rounds = std::vector<Graph>;
 
-AutoBudget plan_by_time(const Graph& micro_batch, StageCuts& cuts, RecomputeOptions recompute,
-                        const MemoryBudget& budget, const PlanFn& plan) {
+std::vector<StageParts> parts_of(const Rounds& rounds, StageCuts& cuts) {
+  std::vector<StageParts> parts;
+  for (const Graph& graph : rounds) parts.push_back(cuts.micro_batch(graph));
+  return parts;
+}
+
+Rounds recomputed(const Rounds& rounds, StageCuts& cuts, const RecomputeOptions& options) {
+  Rounds now;
+  for (const Graph& graph : rounds) now.push_back(cuts.recomputed(graph, options).graph);
+  return now;
+}
+
+AutoBudget plan_by_time(const Rounds& rounds, StageCuts& cuts, RecomputeOptions recompute, const MemoryBudget& budget,
+                        const PlanRoundsFn& plan) {
   const double most_extra = recompute.most_extra;
-  const StageCost without = plan(cuts.micro_batch(micro_batch), {});
+  const StageCost without = plan(parts_of(rounds, cuts), {});
   const auto weighed = [&](const StageCost& chosen) {
     return AutoBudget{{chosen.seconds, chosen.bytes}, {without.seconds, without.bytes}};
   };
   for (const double share : kShares) {
     if (share > 0 && cuts.order().stages == 1) continue;
     recompute.most_extra = share * most_extra;
-    const StageCost cost =
-        plan(cuts.micro_batch(share > 0 ? cuts.recomputed(micro_batch, recompute).graph : micro_batch), budget);
+    const StageCost cost = plan(parts_of(share > 0 ? recomputed(rounds, cuts, recompute) : rounds, cuts), budget);
     if (cost.bytes < without.bytes && cost.seconds <= (1 + most_extra) * without.seconds) return weighed(cost);
   }
-  return weighed(plan(cuts.micro_batch(micro_batch), {}));
+  return weighed(plan(parts_of(rounds, cuts), {}));
 }
 }  // namespace
 
@@ -64,27 +76,30 @@ MemoryBudget budget_of_function(const MemoryBudget& budget, const Graph& functio
   return beside(budget, others - std::min(others, bytes_of_inputs(function)));  // a plan counts its inputs
 }
 
-std::optional<AutoBudget> plan_within(const Graph& micro_batch, StageCuts& cuts, const CompileOptions& options,
-                                      const PlanFn& plan) {
+std::optional<AutoBudget> plan_within(const BatchCut& cut, StageCuts& cuts, const CompileOptions& options,
+                                      const PlanRoundsFn& plan) {
+  Rounds rounds;
+  for (const BatchCut::Round& round : cut.rounds) rounds.push_back(round.micro_batch);
   const MemoryBudget& budget = options.budget;
   RecomputeOptions recompute;
   recompute.target = options.target;
   recompute.matmuls = matmul_rule(options.target.features);
   recompute.looks = std::make_shared<RecomputeLooks>();
-  if (budget.kind == MemoryBudget::Kind::kAuto) return plan_by_time(micro_batch, cuts, recompute, budget, plan);
-  uint64_t least = plan(cuts.micro_batch(micro_batch), budget).bytes;
+  if (budget.kind == MemoryBudget::Kind::kAuto) return plan_by_time(rounds, cuts, recompute, budget, plan);
+  uint64_t least = plan(parts_of(rounds, cuts), budget).bytes;
   if (budget.kind == MemoryBudget::Kind::kNone || least <= budget.bytes) return std::nullopt;
   // Of one stage a single function has both passes, and its plan recomputes what there is.
   if (cuts.order().stages > 1) {
     recompute.budget_bytes = UINT64_MAX;
-    const uint64_t peak = cuts.recomputed(micro_batch, recompute).peak_before;
-    Graph before = micro_batch;
+    uint64_t peak = 0;
+    for (const Graph& graph : rounds) peak = std::max(peak, cuts.recomputed(graph, recompute).peak_before);
+    Rounds before = rounds;
     for (uint64_t part = kParts; part-- > 0;) {
       recompute.budget_bytes = peak / kParts * part;
-      Graph now = cuts.recomputed(micro_batch, recompute).graph;
+      Rounds now = recomputed(rounds, cuts, recompute);
       if (now == before) continue;
       before = std::move(now);
-      const uint64_t needed = plan(cuts.micro_batch(before), budget).bytes;
+      const uint64_t needed = plan(parts_of(before, cuts), budget).bytes;
       if (needed <= budget.bytes) return std::nullopt;
       least = std::min(least, needed);
     }

@@ -29,13 +29,14 @@ struct StageCost {
   uint64_t bytes = 0;
   double seconds = 0;
 };
-// Plans a micro-batch by `plan`, which is given its parts and the budget that its functions are planned with, and whose
-// last call is the one that counts: as it is, then with more and more recomputed until that is within options.budget.
+// Plans the micro-batches of a step's rounds by `plan`, which is given their parts and the budget that their functions
+// are planned with, and whose last call is the one that counts: as they are, then with more and more recomputed until
+// that is within options.budget.
 // UserError where it is never, with the least that does. A budget "auto" takes the most that is recomputed for no more
 // of the step's time than of a step in one piece, if that takes less memory; it is returned with what it was weighed
 // against.
-std::optional<AutoBudget> plan_within(
-    const Graph& micro_batch, StageCuts& cuts, const CompileOptions& options,
-    const std::function<StageCost(StageParts parts, const MemoryBudget& budget)>& plan);
+using PlanRoundsFn = std::function<StageCost(std::vector<StageParts> micro_batches, const MemoryBudget& budget)>;
+std::optional<AutoBudget> plan_within(const BatchCut& cut, StageCuts& cuts, const CompileOptions& options,
+                                      const PlanRoundsFn& plan);
 
 }  // namespace stepc

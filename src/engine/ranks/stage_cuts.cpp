@@ -9,7 +9,6 @@
 #include "ops/op_def.h"
 #include "passes/from_trace/functionalise.h"
 #include "passes/partition/partition.h"
-#include "passes/stages/number_draws.h"
 #include "passes/stages/recompute_stages.h"
 
 namespace stepc {
@@ -50,6 +49,47 @@ std::vector<int64_t> ranks_of(const std::vector<int64_t>& stages, const StageOrd
   return {of.begin(), of.end()};
 }
 
+// By what is held between the parts of a step, the ranks along pp that add to it or compute with it, and those that
+// hold what updates change by it or make it of.
+StageHolders holders_of_sums(const BatchCut& cut, const std::vector<StageParts>& micro_batches,
+                             const StageHolders& holders) {
+  std::map<std::string, std::set<int64_t>> on;
+  for (const StageParts& parts : micro_batches)
+    for (size_t f = 0; f < parts.cut.functions.size(); ++f)
+      for (const GraphInput& input : parts.cut.functions[f].graph.inputs)
+        if (input.kind == InputKind::kGradient) on[input.key].insert(parts.program.functions[f].rank);
+  for (const BatchCut::Round& round : cut.rounds) {
+    const Graph& update = round.update;
+    // A gradient, its parameter and what an optimizer keeps for that are computed of each other element by element.
+    std::vector<uint32_t> group(update.tensors.size());
+    std::iota(group.begin(), group.end(), uint32_t{0});
+    const auto root = [&](TensorId tensor) {
+      uint32_t at = tensor.value;
+      while (group[at] != at) at = group[at] = group[group[at]];
+      return at;
+    };
+    for (const Node& node : update.nodes) {
+      if (!has(node, Trait::kElementwise) || element_count(update.shape(node.outputs[0])) < 2) continue;
+      for (TensorId input : node.inputs)
+        if (update.shape(input) == update.shape(node.outputs[0]) && !is_one_number(update, input))
+          group[root(input)] = root(node.outputs[0]);
+    }
+    for (const GraphOutput& output : update.outputs)
+      if (output.kind == GraphOutput::Kind::kUpdate && !is_one_number(update, output.tensor))
+        group[root(update.inputs[output.input].tensor)] = root(output.tensor);
+    std::map<uint32_t, std::set<int64_t>> of_group;
+    for (const GraphInput& input : update.inputs)
+      if (const auto* of = holders_of(input.kind, input.key, holders))
+        of_group[root(input.tensor)].insert(of->begin(), of->end());
+    for (const GraphInput& input : update.inputs)
+      if (input.kind == InputKind::kGradient) on[input.key].merge(std::set(of_group[root(input.tensor)]));
+  }
+  StageHolders out;
+  for (const auto& [key, ranks] : on)
+    if (!ranks.empty()) out[key] = {ranks.begin(), ranks.end()};
+  return out;
+}
+
 }  // namespace
 
 int64_t chunks_of(const Pipeline& pipeline) { return chunks_of(pipeline.order).value_or(pipeline.chunks); }
@@ -62,47 +102,13 @@ StageOrder order_of(const Pipeline& pipeline) {
   return order;
 }
 
-std::map<std::string, std::vector<int64_t>> holders_of_sums(
-    const StageParts& parts, const Graph& update, const std::map<std::string, std::vector<int64_t>>& holders) {
-  std::map<std::string, std::set<int64_t>> on;
-  for (size_t f = 0; f < parts.cut.functions.size(); ++f)
-    for (const GraphInput& input : parts.cut.functions[f].graph.inputs)
-      if (input.kind == InputKind::kGradient) on[input.key].insert(parts.program.functions[f].rank);
-  // A gradient, its parameter and what an optimizer keeps for that are computed of each other element by element.
-  std::vector<uint32_t> group(update.tensors.size());
-  std::iota(group.begin(), group.end(), uint32_t{0});
-  const auto root = [&](TensorId tensor) {
-    uint32_t at = tensor.value;
-    while (group[at] != at) at = group[at] = group[group[at]];
-    return at;
-  };
-  for (const Node& node : update.nodes) {
-    if (!has(node, Trait::kElementwise) || element_count(update.shape(node.outputs[0])) < 2) continue;
-    for (TensorId input : node.inputs)
-      if (update.shape(input) == update.shape(node.outputs[0]) && !is_one_number(update, input))
-        group[root(input)] = root(node.outputs[0]);
-  }
-  std::map<uint32_t, std::set<int64_t>> of_group;
-  for (const GraphInput& input : update.inputs)
-    if (const auto* of = holders_of(input.kind, input.key, holders))
-      of_group[root(input.tensor)].insert(of->begin(), of->end());
-  std::map<std::string, std::vector<int64_t>> out;
-  for (const GraphInput& input : update.inputs) {
-    if (input.kind != InputKind::kGradient || !on.contains(input.key)) continue;
-    std::set<int64_t>& ranks = on[input.key];
-    const std::set<int64_t>& others = of_group[root(input.tensor)];
-    ranks.insert(others.begin(), others.end());
-  }
-  for (const auto& [key, ranks] : on) out[key] = {ranks.begin(), ranks.end()};
-  return out;
-}
-
 bool is_training(const Graph& micro_batch) {
   return std::ranges::any_of(micro_batch.nodes, [](const Node& node) { return node.source.phase == Phase::kBackward; });
 }
 
-Graph rank_graph_of(const VirtualPlan& captured, KernelSources& kernels, CompileOptions& options,
-                    std::optional<uint32_t> turn) {
+Graph rank_graph_of(const VirtualPlan& captured, KernelSources& kernels, CompileOptions& options) {
+  USER_CHECK(captured.obstacle.empty(), "this step cannot run on several ranks, because it cannot be planned: {}",
+             captured.obstacle);
   Strategy& strategy = options.strategy;
   if (strategy.context == Context::kByPrice) {  // a way of attention for all stages: that of the step in one piece
     CompileOptions whole = options;
@@ -110,10 +116,18 @@ Graph rank_graph_of(const VirtualPlan& captured, KernelSources& kernels, Compile
     strategy.context = strategy.mesh.find("cp") ? plan_fast(captured.trace, kernels, whole).context : Context::kGather;
   }
   verify(captured.trace);
-  const Graph whole = functionalise(captured.trace);
-  Graph graph = rank_graph(turn ? draw_as_rows(whole, *turn) : whole, strategy);
+  Graph graph = rank_graph(functionalise(captured.trace), strategy);
   keep_parameters(strategy, graph);
   return graph;
+}
+
+BatchCut cut_in_time(const VirtualPlan& captured, int64_t micro_batches, KernelSources& kernels,
+                     CompileOptions& options) {
+  const Mesh mesh = options.strategy.mesh;
+  options.strategy.mesh.axes.push_back({std::string(kMicroBatchAxis), micro_batches});
+  const Graph graph = rank_graph_of(captured, kernels, options);
+  options.strategy.mesh = mesh;
+  return cut_batch(graph, options.strategy.zero);
 }
 
 StageCuts::StageCuts(const Pipeline& pipeline) : order_(order_of(pipeline)), begins_(pipeline.stages) {}
@@ -151,17 +165,23 @@ StageParts StageCuts::forward(const Graph& graph, int64_t micro_batches) {
   return parts;
 }
 
-StageParts StageCuts::update(const Graph& graph, const std::map<std::string, std::vector<int64_t>>& sums,
-                             const std::vector<StageRead>& reads) const {
-  std::map<std::string, std::vector<int64_t>> on = holders();  // what belongs to no parameter is updated once on each
+std::vector<StageParts> StageCuts::updates(const BatchCut& cut, const std::vector<StageParts>& micro_batches,
+                                           StageHolders& sums) const {
+  StageHolders on = holders();  // what belongs to no parameter is updated once on each
+  sums = holders_of_sums(cut, micro_batches, on);
   on.insert(sums.begin(), sums.end());
-  StageParts parts{cut_update(graph, ranks(), on, reads), {}};
-  parts.program = make_program(parts.cut, ranks());
-  return parts;
+  std::vector<StageParts> updates;
+  for (const BatchCut::Round& round : cut.rounds) {
+    const bool is_last = &round == &cut.rounds.back();
+    StageParts& parts = updates.emplace_back();
+    parts.cut = cut_update(round.update, ranks(), on, is_last ? cut.reads : std::vector<StageRead>());
+    parts.program = make_program(parts.cut, ranks());
+  }
+  return updates;
 }
 
-std::map<std::string, std::vector<int64_t>> StageCuts::holders() const {
-  std::map<std::string, std::vector<int64_t>> on;
+StageHolders StageCuts::holders() const {
+  StageHolders on;
   for (const auto& [key, stages] : holders_) on[key] = ranks_of(stages, order_);
   return on;
 }

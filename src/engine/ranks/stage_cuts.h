@@ -4,13 +4,13 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/plan/compile.h"
 #include "engine/plan/virtual_plan.h"
 #include "passes/recompute.h"
+#include "passes/stages/cut_batch.h"
 #include "plan/stages/stage_program.h"
 
 namespace stepc {
@@ -34,19 +34,18 @@ struct StageParts {
   StageCut cut;
   StageProgram program;
 };
-// By held gradient that such functions add to, the ranks along pp that do, and those that hold what `update` changes by
-// it. `holders`: of parameters.
-std::map<std::string, std::vector<int64_t>> holders_of_sums(const StageParts& parts, const Graph& update,
-                                                            const std::map<std::string, std::vector<int64_t>>& holders);
+// By tensor of the program, the ranks along pp that hold it.
+using StageHolders = std::map<std::string, std::vector<int64_t>>;
 
 // Whether there is a backward pass.
 bool is_training(const Graph& micro_batch);
 
-// A part of a step that was captured without obstacles, as one rank of the mesh without stages runs it. `options`: of
-// that mesh; its strategy learns how parameters lie, and which way attention goes. `turn`: of a captured micro-batch,
-// as draw_as_rows() has it (passes/stages/number_draws.h).
-Graph rank_graph_of(const VirtualPlan& captured, KernelSources& kernels, CompileOptions& options,
-                    std::optional<uint32_t> turn = {});
+// A captured step as one rank of the mesh without stages runs it. `options`: of that mesh; its strategy learns how
+// parameters lie, and which way attention goes. UserError for a step that could not be captured.
+Graph rank_graph_of(const VirtualPlan& captured, KernelSources& kernels, CompileOptions& options);
+// The same in micro-batches. UserError as cut_batch().
+BatchCut cut_in_time(const VirtualPlan& captured, int64_t micro_batches, KernelSources& kernels,
+                     CompileOptions& options);
 
 class StageCuts {
  public:
@@ -60,14 +59,12 @@ class StageCuts {
   RecomputeResult recomputed(const Graph& graph, const RecomputeOptions& options);
   // Without a backward pass.
   StageParts forward(const Graph& graph, int64_t micro_batches);
-  // `sums`: of held gradients that are no parameter's.
-  [[nodiscard]] StageParts update(const Graph& graph, const std::map<std::string, std::vector<int64_t>>& sums = {},
-                                  const std::vector<StageRead>& reads = {}) const;
+  // What follows on each round of micro-batches. `sums` gets who holds what they add up and leave for later parts.
+  [[nodiscard]] std::vector<StageParts> updates(const BatchCut& cut, const std::vector<StageParts>& micro_batches,
+                                                StageHolders& sums) const;
 
   [[nodiscard]] int64_t ranks() const { return order_.ranks(); }  // along pp
   [[nodiscard]] const StageOrder& order() const { return order_; }
-  // By parameter, the ranks along pp that hold it.
-  [[nodiscard]] std::map<std::string, std::vector<int64_t>> holders() const;
   // Whether that rank along pp saves the tensor: of several that hold it the first.
   [[nodiscard]] bool saves(int64_t rank, Owner owner, const std::string& key) const;
   // By stage, the module that it begins with.
@@ -75,10 +72,11 @@ class StageCuts {
 
  private:
   StagePlaces places_of(const Graph& graph);
+  [[nodiscard]] StageHolders holders() const;  // of parameters
 
   StageOrder order_;
   std::vector<std::string> begins_;
-  std::map<std::string, std::vector<int64_t>> holders_;  // by parameter, stages
+  StageHolders holders_;  // of parameters: stages
 };
 
 }  // namespace stepc

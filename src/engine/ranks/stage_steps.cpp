@@ -20,37 +20,50 @@ std::unique_ptr<StageRun> StageSteps::run_of(StageParts parts, const CompileOpti
   return std::make_unique<StageRun>(std::move(parts), ranks_, kernels_, options, verify_, state_, held);
 }
 
-StageSteps::Runs StageSteps::runs_within(const Graph& micro_batch, const UpdatesFn& updates,
-                                         const CompileOptions& options) {
+StageSteps::Runs StageSteps::runs_of(const BatchCut& cut, const CompileOptions& options) {
   Runs runs;
-  runs.weighed = plan_within(micro_batch, cuts_, options, [&](StageParts parts, const MemoryBudget& budget) {
+  const auto plan = [&](std::vector<StageParts> parts, const MemoryBudget& budget) {
     CompileOptions within = options;
     within.budget = budget;
-    std::vector<StageParts> of_updates = updates(parts);
-    std::vector<const StageParts*> all = {&parts};
-    for (const StageParts& one : of_updates) all.push_back(&one);
+    std::vector<StageParts> updates = cuts_.updates(cut, parts, runs.sums);
+    std::vector<const StageParts*> all;
+    for (const std::vector<StageParts>* some : {&parts, &updates})
+      for (const StageParts& one : *some) all.push_back(&one);
     const uint64_t held = held_bytes(all, ranks_.own);
-    runs.micro_batch = run_of(std::move(parts), within, held);
+    runs.micro_batches.clear();
+    for (StageParts& one : parts) runs.micro_batches.push_back(run_of(std::move(one), within, held));
     if (runs.updates.empty())
-      for (StageParts& one : of_updates) runs.updates.push_back(run_of(std::move(one), within, held));
-    uint64_t step = runs.micro_batch->step_bytes();
-    for (const auto& update : runs.updates) step = std::max(step, update->step_bytes());
+      for (StageParts& one : updates) runs.updates.push_back(run_of(std::move(one), within, held));
+    uint64_t step = 0;
+    for (const auto* some : {&runs.micro_batches, &runs.updates})
+      for (const auto& run : *some) step = std::max(step, run->step_bytes());
     StageCost cost{static_cast<uint64_t>(ranks_.all->largest(static_cast<int64_t>(held + step)))};
     if (options.budget.kind == MemoryBudget::Kind::kAuto)
-      cost.seconds = runs.micro_batch->predict({options.target}).seconds;
+      for (const auto& run : runs.micro_batches) cost.seconds += run->predict({options.target}).seconds;
     return cost;
-  });
+  };
+  if (is_training(cut.rounds[0].micro_batch)) {
+    runs.weighed = plan_within(cut, cuts_, options, plan);
+  } else {
+    std::vector<StageParts> parts;
+    for (const BatchCut::Round& round : cut.rounds)
+      parts.push_back(cuts_.forward(round.micro_batch, cut.micro_batches));
+    plan(std::move(parts), {});
+  }
   return runs;
 }
 
-void StageSteps::sum_shared_gradients(const std::map<std::string, std::vector<int64_t>>& holders) {
-  for (const auto& [key, on] : holders) {
-    if (on.size() < 2 || std::ranges::find(on, ranks_.own) == on.end() || !state_.has(Owner::kGradient, key)) continue;
-    const at::Tensor& held = state_.part(Owner::kGradient, key);
+void StageSteps::sum_shared(const std::vector<std::string>& sums, const StageHolders& holders) {
+  for (const std::string& key : sums) {
+    const auto held = holders.find(key);
+    if (held == holders.end() || !state_.has(Owner::kGradient, key)) continue;
+    const std::vector<int64_t>& on = held->second;
+    if (on.size() < 2 || std::ranges::find(on, ranks_.own) == on.end()) continue;
+    const at::Tensor& part = state_.part(Owner::kGradient, key);
     const uint64_t bytes =
-        aligned(reduction_scratch_bytes(held.numel(), static_cast<uint64_t>(held.element_size()), std::ssize(on)));
+        aligned(reduction_scratch_bytes(part.numel(), static_cast<uint64_t>(part.element_size()), std::ssize(on)));
     const at::Tensor scratch = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
-    across_stages(ranks_, on).all_reduce(held, ReduceOp::kSum, scratch.mutable_data_ptr(), bytes);
+    across_stages(ranks_, on).all_reduce(part, ReduceOp::kSum, scratch.mutable_data_ptr(), bytes);
   }
 }
 

@@ -3,8 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,18 +24,16 @@ class StageSteps {
   [[nodiscard]] const StageCuts& cuts() const { return cuts_; }
   // `options`, `held`: as StageRun's.
   std::unique_ptr<StageRun> run_of(StageParts parts, const CompileOptions& options, uint64_t held = 0);
-  // A training step, within options.budget (engine/ranks/stage_budget.h). `updates`: of a micro-batch's parts, what is
-  // done once for all micro-batches, and again.
+  // A step's, by round; of training within options.budget (engine/ranks/stage_budget.h).
   struct Runs {
-    std::unique_ptr<StageRun> micro_batch;
-    std::vector<std::unique_ptr<StageRun>> updates;
+    std::vector<std::unique_ptr<StageRun>> micro_batches, updates;
+    StageHolders sums;                       // who holds what they add up and leave for later parts
     std::optional<AutoBudget> weighed = {};  // of the micro-batches
   };
-  using UpdatesFn = std::function<std::vector<StageParts>(const StageParts& micro_batch)>;
-  Runs runs_within(const Graph& micro_batch, const UpdatesFn& updates, const CompileOptions& options);
+  Runs runs_of(const BatchCut& cut, const CompileOptions& options);
 
-  // Before an update: gradients that several ranks along pp hold become their sums. `holders`: by gradient.
-  void sum_shared_gradients(const std::map<std::string, std::vector<int64_t>>& holders);
+  // Before an update: of `sums`, those that several ranks along pp hold become the sums of theirs.
+  void sum_shared(const std::vector<std::string>& sums, const StageHolders& holders);
 
   // Whether this rank's stage saves the tensor.
   [[nodiscard]] bool saves(Owner owner, const std::string& key) const { return cuts_.saves(ranks_.own, owner, key); }

@@ -25,31 +25,13 @@ Arg number_of(const at::Tensor& tensor) {
 StagedStep::StagedStep(VirtualPlan captured, StageSteps& stages, int64_t micro_batches, KernelSources& kernels,
                        CompileOptions& options, const Verify& verify, ShardedState& state)
     : stages_(stages), state_(state) {
-  const Mesh mesh = options.strategy.mesh;
-  options.strategy.mesh.axes.push_back({std::string(kMicroBatchAxis), micro_batches});
-  cut_ = cut_batch(rank_graph_of(captured, kernels, options));
-  options.strategy.mesh = mesh;
+  cut_ = cut_in_time(captured, micro_batches, kernels, options);
   trace_ = std::move(captured.trace);
   find_numbers();
-  const auto updates_of = [&](const StageParts& parts) {
-    sums_ = holders_of_sums(parts, cut_.update, stages_.cuts().holders());
-    return std::vector<StageParts>{stages_.cuts().update(cut_.update, sums_, cut_.reads)};
-  };
-  CompileOptions without_budget = options;
-  without_budget.budget = {};
-  if (is_training(cut_.micro_batch)) {
-    StageSteps::Runs runs = stages_.runs_within(cut_.micro_batch, updates_of, options);
-    micro_batch_ = std::move(runs.micro_batch);
-    weighed_ = runs.weighed;
-    update_ = std::move(runs.updates[0]);
-  } else {
-    StageParts parts = stages_.cuts().forward(cut_.micro_batch, micro_batches);
-    StageParts update = std::move(updates_of(parts)[0]);
-    micro_batch_ = stages_.run_of(std::move(parts), without_budget);
-    update_ = stages_.run_of(std::move(update), without_budget);
-  }
+  runs_ = stages_.runs_of(cut_, options);
   for (const Graph& graph : cut_.before) {
-    CompileOptions own = without_budget;
+    CompileOptions own = options;
+    own.budget = {};
     own.function = &graph;
     before_.push_back(std::make_unique<RankProgram>(kernels, own, verify, stages_.ranks().stage, state_));
   }
@@ -101,9 +83,10 @@ std::map<size_t, std::optional<PartOf>> StagedStep::batch_parts() const {
   for (size_t t = 0; t < cut_.batch; ++t) parts[t] = std::nullopt;
   for (const auto& [tensor, rows] : cut_.rows)
     if (!rows.part.sharding.is_whole()) parts[tensor] = rows.part;
-  for (const Graph* graph : {&cut_.micro_batch, &cut_.update})
-    for (const GraphInput& input : graph->inputs)
-      if (input.kind == InputKind::kBatch && input.part) parts[std::stoul(input.key)] = input.part;
+  for (const BatchCut::Round& round : cut_.rounds)
+    for (const Graph* graph : {&round.micro_batch, &round.update})
+      for (const GraphInput& input : graph->inputs)
+        if (input.kind == InputKind::kBatch && input.part) parts[std::stoul(input.key)] = input.part;
   return parts;
 }
 
@@ -118,37 +101,69 @@ std::vector<at::Tensor> StagedStep::rows_of(const std::vector<at::Tensor>& batch
   return rows;
 }
 
-StepResult StagedStep::begin(const std::vector<at::Tensor>& given, Times* times) {
-  before_run_ = read_generator(at::detail::getDefaultCPUGenerator());
-  for (const std::string& sum : cut_.sums)
-    if (state_.has(Owner::kGradient, sum)) state_.fill(Owner::kGradient, sum, 0);
-  std::vector<at::Tensor> batch = given;
-  batch.resize(cut_.batch);
-  const std::vector<at::Tensor> returned = run_micro_batches(batch, times);
-  stages_.sum_shared_gradients(sums_);
-  batch.insert(batch.end(), numbers_.begin(), numbers_.end());
-  batch.insert(batch.end(), returned.begin(), returned.end());
+StepResult StagedStep::begin(const std::vector<at::Tensor>& given, const Watch& watch) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  before_run_ = read_generator(generator);
+  clear_held();
+  const std::vector<at::Tensor> batch = batch_of(given);
+  std::vector<at::Tensor> of_update = batch;
+  of_update.insert(of_update.end(), numbers_.begin(), numbers_.end());
+  const auto from_one_seed = [&](const StageRun& run) {
+    if (run.cut().draws) write_generator(generator, *before_run_);
+  };
+  const auto for_update = [&](int64_t) { return of_update; };
+  for (size_t round = 0; round < cut_.rounds.size(); ++round) {
+    StageRun& micro_batches = *runs_.micro_batches[round];
+    from_one_seed(micro_batches);
+    const std::vector<at::Tensor> returned = micro_batches.run([&](int64_t m) { return with_place(batch, m); }, watch);
+    of_update.insert(of_update.end(), returned.begin(), returned.end());
+    stages_.sum_shared(cut_.rounds[round].sums, runs_.sums);
+    StageRun& update = *runs_.updates[round];
+    from_one_seed(update);
+    if (&update != &last_update()) update.run(for_update, watch);
+  }
   reads_ = 0;
-  if (update_->cut().draws) write_generator(at::detail::getDefaultCPUGenerator(), *before_run_);  // one seed for both
-  update_->begin([batch](int64_t) { return batch; }, {times, {}});
+  if (watch.on_update) watch.on_update(last_update());
+  last_update().begin([of_update](int64_t) { return of_update; }, watch);
   return came_to();
 }
 
-// `batch`: behind it the sums that micro-batches need before they begin.
-std::vector<at::Tensor> StagedStep::run_micro_batches(std::vector<at::Tensor>& batch, Times* times) {
+// Sums begin with zero; what updates leave for later parts takes memory with the first step.
+void StagedStep::clear_held() {
+  std::vector<std::string> keys;
+  for (const BatchCut::Round& round : cut_.rounds) {
+    keys.insert(keys.end(), round.sums.begin(), round.sums.end());
+    for (const GraphInput& input : round.update.inputs)
+      if (!is_begun_ && input.kind == InputKind::kGradient) keys.push_back(input.key);
+  }
+  for (const std::string& key : keys)
+    if (state_.has(Owner::kGradient, key)) state_.fill(Owner::kGradient, key, 0);
+  is_begun_ = true;
+}
+
+void StagedStep::run_passes(const std::vector<at::Tensor>& given, const StageRun::Watch& watch) {
+  const std::vector<at::Tensor> batch = batch_of(given);
+  runs_.micro_batches[0]->run([&](int64_t m) { return with_place(batch, m); }, watch);
+}
+
+std::vector<at::Tensor> StagedStep::with_place(const std::vector<at::Tensor>& batch, int64_t micro_batch) const {
+  std::vector<at::Tensor> tensors = rows_of(batch, micro_batch);
+  tensors.insert(tensors.end(), numbers_.begin(), numbers_.end());
+  tensors.push_back(at::scalar_tensor(micro_batch, at::kLong));
+  return tensors;
+}
+
+// This rank's, and behind it the sums that micro-batches need before they begin.
+std::vector<at::Tensor> StagedStep::batch_of(const std::vector<at::Tensor>& given) {
+  std::vector<at::Tensor> batch = given;
+  batch.resize(cut_.batch);
   for (const auto& [tensor, rows] : cut_.rows)
     if (!rows.part.sharding.is_whole() && batch[tensor].sizes() == c10::IntArrayRef(rows.part.shape))
       batch[tensor] = part_of(batch[tensor], rows.part.sharding, state_.mesh(), state_.ranks().rank());
-  const auto with_place = [&](int64_t micro_batch) {
-    std::vector<at::Tensor> tensors = rows_of(batch, micro_batch);
-    tensors.insert(tensors.end(), numbers_.begin(), numbers_.end());
-    tensors.push_back(at::scalar_tensor(micro_batch, at::kLong));
-    return tensors;
-  };
   for (const auto& before : before_) {
     at::Tensor sum;
     for (int64_t m = 0; m < cut_.micro_batches; ++m) {
-      std::vector<at::Tensor> tensors = with_place(m);
+      std::vector<at::Tensor> tensors = with_place(batch, m);
       // Behind the batch stand all of these, those that are not there yet empty.
       tensors.insert(tensors.begin() + static_cast<ptrdiff_t>(batch.size()),
                      before_.size() - (batch.size() - cut_.batch), at::Tensor());
@@ -157,7 +172,7 @@ std::vector<at::Tensor> StagedStep::run_micro_batches(std::vector<at::Tensor>& b
     }
     batch.push_back(sum);
   }
-  return micro_batch_->run(with_place, {times, {}});
+  return batch;
 }
 
 StepResult StagedStep::go_on() {
@@ -166,21 +181,21 @@ StepResult StagedStep::go_on() {
 }
 
 void StagedStep::abandon() {
-  update_->abandon();
+  last_update().abandon();
   if (before_run_) write_generator(at::detail::getDefaultCPUGenerator(), *before_run_);
   before_run_.reset();
 }
 
 StepResult StagedStep::came_to() {
-  update_->go_on(reads_);
+  last_update().go_on(reads_);
   StepResult result;
   if (reads_ < cut_.reads.size()) {
     result.paused = true;
     result.event = cut_.reads[reads_].event;
-    result.given = {update_->returned(cut_.reads[reads_].result)};
+    result.given = {last_update().returned(cut_.reads[reads_].result)};
     return result;
   }
-  const std::vector<at::Tensor> made = update_->end();
+  const std::vector<at::Tensor> made = last_update().end();
   before_run_.reset();
   for (const BatchCut::Result& one : cut_.results) {
     const at::Tensor tensor = one.place < 0 ? at::Tensor() : made.at(static_cast<size_t>(one.place))[0];
@@ -196,7 +211,7 @@ StepResult StagedStep::came_to() {
     result.memory.arena_peak_bytes = std::max(result.memory.arena_peak_bytes, memory.arena_peak_bytes);
     result.memory.unplanned_bytes = std::max(result.memory.unplanned_bytes, memory.unplanned_bytes);
   }
-  result.memory.kept_bytes = micro_batch_->measured_bytes();
+  result.memory.kept_bytes = measured_between();
   return result;
 }
 
@@ -207,8 +222,8 @@ std::vector<const RankProgram*> StagedStep::programs() const {
       if (program != nullptr) all.push_back(program.get());
   };
   add(before_);
-  add(micro_batch_->programs());
-  add(update_->programs());
+  for (const auto* runs : {&runs_.micro_batches, &runs_.updates})
+    for (const auto& run : *runs) add(run->programs());
   return all;
 }
 
@@ -228,17 +243,21 @@ std::vector<std::pair<InputKind, std::string>> StagedStep::program_inputs() cons
   std::set<std::pair<InputKind, std::string>> all;
   const auto add = [&](const Graph& graph) {
     for (const GraphInput& input : graph.inputs) {
-      const bool is_sum = input.kind == InputKind::kGradient && sums_.contains(input.key);
-      if (is_of_program(input.kind) && input.kind != InputKind::kBatch && !is_sum) all.emplace(input.kind, input.key);
+      const bool is_own = input.kind == InputKind::kBatch || input.kind == InputKind::kGradient;  // held sums
+      if (is_of_program(input.kind) && !is_own) all.emplace(input.kind, input.key);
     }
   };
   for (const Graph& graph : cut_.before) add(graph);
-  for (const StageRun* run : {micro_batch_.get(), update_.get()})
-    for (const StageFunction& function : run->cut().functions) add(function.graph);
+  for (const auto* runs : {&runs_.micro_batches, &runs_.updates})
+    for (const auto& run : *runs)
+      for (const StageFunction& function : run->cut().functions) add(function.graph);
   return {all.begin(), all.end()};
 }
 
-bool StagedStep::draws() const { return micro_batch_->cut().draws || update_->cut().draws; }
+bool StagedStep::draws() const {
+  const auto draws = [](const auto& run) { return run->cut().draws; };
+  return std::ranges::any_of(runs_.micro_batches, draws) || std::ranges::any_of(runs_.updates, draws);
+}
 
 double StagedStep::planning_seconds() const {
   double seconds = 0;
@@ -249,12 +268,31 @@ double StagedStep::planning_seconds() const {
 uint64_t StagedStep::planned_bytes() const {
   uint64_t bytes = 0;
   for (const RankProgram* program : programs()) bytes = std::max(bytes, program->schedule().peak_bytes());
-  return bytes + std::max(micro_batch_->planned_bytes(), update_->planned_bytes());
+  return bytes + planned_between();
+}
+
+uint64_t StagedStep::planned_between() const {
+  uint64_t bytes = 0;
+  for (const auto* runs : {&runs_.micro_batches, &runs_.updates})
+    for (const auto& run : *runs) bytes = std::max(bytes, run->planned_bytes());
+  return bytes;
+}
+
+uint64_t StagedStep::measured_between() const {
+  uint64_t bytes = 0;
+  for (const auto* runs : {&runs_.micro_batches, &runs_.updates})
+    for (const auto& run : *runs) bytes = std::max(bytes, run->measured_bytes());
+  return bytes;
 }
 
 void StagedStep::predict(const KnownTarget& known) {
-  timeline_ = micro_batch_->predict(known);
-  update_timeline_ = update_->predict(known);
+  timeline_ = runs_.micro_batches[0]->predict(known);
+  predicted_seconds_ = timeline_.seconds;
+  for (size_t round = 1; round < runs_.micro_batches.size(); ++round)
+    predicted_seconds_ += runs_.micro_batches[round]->predict(known).seconds;
+  for (const auto& update : runs_.updates) predicted_seconds_ += update->predict(known).seconds;
+  for (const auto& before : before_)
+    predicted_seconds_ += static_cast<double>(cut_.micro_batches) * stepc::predict(before->schedule(), known).seconds;
 }
 
 }  // namespace stepc

@@ -1,10 +1,10 @@
-// StagedStep: one captured step of somebody's own program as a rank of a pipeline runs it, or as a rank without stages
-// runs micro-batches. The whole step was captured once. It is cut in time (passes/stages/cut_batch.h), and the work of
-// a micro-batch and of the update is cut into stages. Owns the functions' plans; borrows kernels and state. All ranks
-// make every call together.
+// StagedStep: one captured step as a rank of a pipeline runs it, or as a rank without stages runs micro-batches. The
+// whole step was captured once. It is cut in time (passes/stages/cut_batch.h), and the work of a micro-batch and of the
+// update is cut into stages. Owns the functions' plans; borrows kernels and state. All ranks make every call together.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -28,10 +28,16 @@ class StagedStep {
 
   // By tensor of the batch, how what a rank gives of it lies on the ranks of a stage; none: it has no rows.
   [[nodiscard]] std::map<size_t, std::optional<PartOf>> batch_parts() const;
-  using Times = std::map<const RankProgram*, RunTimes>;
+  // What a step is watched with, as StageRun's; `on_update` is called when the micro-batches have run, before anything
+  // of the program is changed.
+  struct Watch : StageRun::Watch {
+    std::function<void(const StageRun& update)> on_update = {};
+  };
   // `batch`: of each tensor the whole, or the part that batch_parts() says. As RankProgram's: of a step whose own code
   // reads numbers its beginning, and the way on. What is read are numbers of all rows, behind all micro-batches.
-  StepResult begin(const std::vector<at::Tensor>& batch, Times* times);
+  StepResult begin(const std::vector<at::Tensor>& batch, const Watch& watch);
+  // The micro-batches of the first round alone, which change nothing.
+  void run_passes(const std::vector<at::Tensor>& batch, const StageRun::Watch& watch);
   StepResult go_on();
   void abandon();
   void supply(CallId call, size_t arg, const c10::IValue& number);
@@ -47,11 +53,14 @@ class StagedStep {
   [[nodiscard]] double planning_seconds() const;
   // The largest function's plan, and what lies between functions.
   [[nodiscard]] uint64_t planned_bytes() const;
-  [[nodiscard]] const ProgramTimeline& timeline() const { return timeline_; }  // of the micro-batches, predicted
-  [[nodiscard]] double predicted_seconds() const { return timeline_.seconds + update_timeline_.seconds; }
-  [[nodiscard]] const StageRun& micro_batches() const { return *micro_batch_; }
+  // Of the values that lie between functions, as StageRun's.
+  [[nodiscard]] uint64_t planned_between() const;
+  [[nodiscard]] uint64_t measured_between() const;
+  [[nodiscard]] const ProgramTimeline& timeline() const { return timeline_; }  // of a round of micro-batches, predicted
+  [[nodiscard]] double predicted_seconds() const { return predicted_seconds_; }
+  [[nodiscard]] const StageRun& micro_batches() const { return *runs_.micro_batches[0]; }  // of the first round
   // As StageSteps::Runs.
-  [[nodiscard]] const std::optional<AutoBudget>& weighed() const { return weighed_; }
+  [[nodiscard]] const std::optional<AutoBudget>& weighed() const { return runs_.weighed; }
   void predict(const KnownTarget& known);
 
  private:
@@ -61,7 +70,10 @@ class StagedStep {
   };
   void find_numbers();
   std::vector<at::Tensor> rows_of(const std::vector<at::Tensor>& batch, int64_t micro_batch) const;
-  std::vector<at::Tensor> run_micro_batches(std::vector<at::Tensor>& batch, Times* times);
+  [[nodiscard]] std::vector<at::Tensor> with_place(const std::vector<at::Tensor>& batch, int64_t micro_batch) const;
+  std::vector<at::Tensor> batch_of(const std::vector<at::Tensor>& given);
+  void clear_held();
+  [[nodiscard]] StageRun& last_update() const { return *runs_.updates.back(); }
   StepResult came_to();
 
   Trace trace_;
@@ -70,14 +82,13 @@ class StagedStep {
   BatchCut cut_;
   std::map<std::pair<CallId, size_t>, HostNumber> host_numbers_;
   std::vector<at::Tensor> numbers_;
-  bool is_unfit_ = false;
+  bool is_unfit_ = false, is_begun_ = false;
   uint32_t reads_ = 0;                           // of the step that runs, that have been made
   std::optional<GeneratorSnapshot> before_run_;  // the generator, while it runs
   std::vector<std::unique_ptr<RankProgram>> before_;
-  std::unique_ptr<StageRun> micro_batch_, update_;
-  std::map<std::string, std::vector<int64_t>> sums_;  // by held sum, the ranks along pp that have it
-  ProgramTimeline timeline_, update_timeline_;
-  std::optional<AutoBudget> weighed_;
+  StageSteps::Runs runs_;
+  ProgramTimeline timeline_;
+  double predicted_seconds_ = 0;
 };
 
 }  // namespace stepc

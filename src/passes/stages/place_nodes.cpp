@@ -35,6 +35,13 @@ Origins origins_of(const GraphInput& input) {
 std::vector<Origins> origins_of(const Graph& graph) {
   std::vector<Origins> all(graph.tensors.size());
   for (const GraphInput& input : graph.inputs) all[input.tensor.index()] = origins_of(input);
+  // What is held and added to has a place; what is held from a round of micro-batches before is as parameters are.
+  std::set<uint32_t> updated;
+  for (const GraphOutput& output : graph.outputs)
+    if (output.kind == GraphOutput::Kind::kUpdate) updated.insert(output.input);
+  for (uint32_t i = 0; i < graph.inputs.size(); ++i)
+    if (graph.inputs[i].kind == InputKind::kGradient && !updated.contains(i))
+      all[graph.inputs[i].tensor.index()] = {false, true, false};
   for (const Node& node : graph.nodes) {
     Origins sum;
     for (TensorId input : node.inputs) {

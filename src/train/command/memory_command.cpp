@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,6 +14,10 @@
 #include "capture/virtual/virtual_region.h"
 #include "cost/named_target.h"
 #include "models/lora.h"
+#include "passes/from_trace/functionalise.h"
+#include "passes/stages/cut_batch.h"
+#include "plan/plan_graph.h"
+#include "plan/step_state.h"
 #include "plan/target_plan.h"
 #include "train/config/parallel.h"
 #include "train/machine/machine.h"
@@ -56,11 +59,12 @@ Accelerated<TrainStep> plan_step(const RunConfig& config, const ModelDirectory& 
 }
 
 // With rows of the longest kind.
-CapturedRun capture_run(const RunConfig& config, const ModelDirectory& directory, const Corpus& corpus,
-                        Progress& progress) {
+CapturedRun capture_run(const RunConfig& config, const Mesh& mesh, const ModelDirectory& directory,
+                        const Corpus& corpus, Progress& progress) {
   const Progress::Phase phase(progress, "capturing the step");
   TrainBatches batches(corpus, config.train.micro_batches, config.train.batch_size);
-  return capture_run(config, directory.config, directory.adapter, batches.of_length(config.data.longest_row(), 0));
+  const Batch& batch = batches.of_length(config.data.longest_row(), 0);
+  return capture_run(config, directory.config, directory.adapter, step_rows(config, mesh, batch));
 }
 
 // What a rank does, of a pipeline one of each stage. The picture is that of the part that needs most.
@@ -70,9 +74,10 @@ int run_memory_of_rank(const RunConfig& config, const ModelDirectory& directory,
   check_tensor_parallel(strategy, directory.config.num_attention_heads, directory.config.vocab_size);
   check_context_parallel(strategy, config.data.longest_row());
   check_pipeline(config, directory.config.num_hidden_layers);
-  const CapturedRun run = capture_run(config, directory, read_corpus(config, directory, progress), progress);
+  const CapturedRun run =
+      capture_run(config, strategy.mesh, directory, read_corpus(config, directory, progress), progress);
   std::optional<Progress::Phase> phase(std::in_place, progress, "planning the step");
-  const RankPlan plan = plan_rank(run.parts, config, strategy, directory, run.model, run.optimizer);
+  const RankPlan plan = plan_rank(run, config, strategy, directory);
   phase.reset();
   std::fputs(to_text(plan).c_str(), stdout);
   if (picture.empty()) return 0;
@@ -81,23 +86,24 @@ int run_memory_of_rank(const RunConfig& config, const ModelDirectory& directory,
   return 0;
 }
 
-// The program's tensors of a part that are there between steps.
-std::map<std::pair<Owner, std::string>, uint64_t> held_bytes(const Trace& trace) {
-  std::map<std::pair<Owner, std::string>, uint64_t> held;
-  for (const External& one : trace.externals)
-    if (one.owner != Owner::kBatch && one.owner != Owner::kIncoming && one.owner != Owner::kHost)
-      held[{one.owner, one.key}] = trace.storages[trace.values[one.value.index()].storage.index()].bytes;
-  return held;
-}
-
-// What the program holds for the step's other parts alone while `part` runs.
-uint64_t bytes_beside(const CapturedPart& part, const std::vector<CapturedPart>& parts) {
-  auto held = held_bytes(part.plan.trace);
-  uint64_t bytes = 0;
-  for (const CapturedPart& other : parts)
-    for (const auto& [key, of_tensor] : held_bytes(other.plan.trace))
-      if (held.emplace(key, of_tensor).second) bytes += of_tensor;
-  return bytes;
+struct TargetPart {
+  std::string name;
+  int64_t times = 1;  // in a step
+  Graph graph;
+};
+// The functions of a step on one device that takes micro-batches.
+std::vector<TargetPart> parts_on(const Trace& step, int64_t micro_batches) {
+  Strategy strategy;
+  strategy.mesh = make_mesh({{std::string(kMicroBatchAxis), micro_batches}});
+  BatchCut cut = cut_batch(rank_graph(functionalise(step), strategy));
+  std::vector<TargetPart> parts;
+  for (BatchCut::Round& round : cut.rounds) {
+    const bool is_last = &round == &cut.rounds.back();
+    parts.push_back({"a micro-batch", micro_batches, std::move(round.micro_batch)});
+    parts.push_back({is_last ? "the update" : "the way uphill", 1, std::move(round.update)});
+  }
+  for (Graph& graph : cut.before) parts.push_back({"a count of its rows", micro_batches, std::move(graph)});
+  return parts;
 }
 
 // The step planned for the target alone: nothing is planned for this machine.
@@ -105,23 +111,33 @@ int run_memory_on(const Target& target, const RunConfig& config, const ModelDire
                   const std::filesystem::path& picture) {
   Progress progress = progress_on_terminal(stderr);
   const Corpus corpus = read_corpus(config, directory, progress);
-  const std::vector<CapturedPart> parts = capture_run(config, directory, corpus, progress).parts;
+  const Trace step = capture_run(config, {}, directory, corpus, progress).step.trace;
   const MemoryBudget budget = parse_memory_budget(config.memory.budget);
   double seconds = 0;
   uint64_t most = 0;
   std::optional<MemoryReport> of_most;
-  for (const CapturedPart& part : parts) {
-    const uint64_t others = bytes_beside(part, parts);
-    std::optional<Progress::Phase> phase(std::in_place, progress, "planning the step");
-    const TargetPlan plan =
-        plan_for_target(part.plan.trace, target, false, beside(budget, others), document_tokens(corpus));
+  std::optional<Progress::Phase> phase(std::in_place, progress, "planning the step");
+  const auto count = [&](const TargetPlan& plan, int64_t times, uint64_t others) {
     phase.reset();
-    if (parts.size() > 1) std::printf("%s, %lld a step\n", part.name.c_str(), static_cast<long long>(part.times));
     std::fputs(plan.summary().c_str(), stdout);
-    seconds += plan.timeline.seconds * static_cast<double>(part.times);
-    if (plan.needed_bytes() + others <= most) continue;
+    seconds += plan.timeline.seconds * static_cast<double>(times);
+    if (plan.needed_bytes() + others <= most) return;
     most = plan.needed_bytes() + others;
     of_most = plan.memory;
+  };
+  if (is_cut(config)) {
+    const std::vector<TargetPart> parts = parts_on(step, config.train.micro_batches);
+    StepState held;
+    for (const TargetPart& part : parts) held.merge(state_of(part.graph));
+    for (const TargetPart& part : parts) {
+      const uint64_t others = bytes_of(held) - bytes_of(state_of(part.graph));
+      const TargetPlan plan = plan_for_target(part.graph, target, beside(budget, others), document_tokens(corpus));
+      phase.reset();
+      std::printf("%s, %lld a step\n", part.name.c_str(), static_cast<long long>(part.times));
+      count(plan, part.times, others);
+    }
+  } else {
+    count(plan_for_target(step, target, false, budget, document_tokens(corpus)), 1, 0);
   }
   std::fputs(to_text(of_most.value()).c_str(), stdout);
   std::printf("predicted time  %s a step\na step takes %s\n", time_text(seconds).c_str(),

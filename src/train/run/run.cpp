@@ -124,8 +124,10 @@ Strategy Run::choose(const Launch& launch) {
   config_.memory.budget = chosen.budget;
   choice_ = std::move(chosen.why);
   const Strategy strategy = strategy_of(config_, launch);
-  progress_.note(choice_.empty() ? str("spread as before, over {}", to_text(strategy))
-                                 : str("parallel.strategy = \"auto\"\n{}", choice_));
+  if (choice_.empty())
+    progress_.note(choice_ = str("spread as before, over {}", to_text(strategy)));
+  else
+    progress_.note(str("parallel.strategy = \"auto\"\n{}", choice_));
   return strategy;
 }
 
@@ -223,7 +225,9 @@ void Run::plan_step(uint64_t kept_bytes) {
   uint64_t largest = 0;
   for (const int64_t seq : corpus_.mixture().lengths()) {
     const Progress::Phase phase(progress_, "planning " + step_of(seq));
+    const auto began = Clock::now();
     if (!learner_->plan(batches_.of_length(seq, step_))) return;
+    planned_in_[seq] = seconds_since(began);
     largest = std::max(largest, learner_->stats().planned_peak_bytes);
   }
   planned_.process = resident_process_bytes();
@@ -245,10 +249,18 @@ void Run::compile() {
     const double compared = learner_->stats().verify_seconds;
     progress_.during(str("compiling {}, and comparing its plan with the step as it is written", step_of(seq)),
                      [&] { learner_->prepare(batches_.of_length(seq, step_), learning_rate_at(config_, step_)); });
-    const double seconds = seconds_since(began);
+    const double seconds = seconds_since(began), comparing = learner_->stats().verify_seconds - compared;
     spent_.steps += seconds;
-    progress_.note(str("compiled {} in {}, {} of it to compare it", step_of(seq), human_seconds(seconds),
-                       human_seconds(learner_->stats().verify_seconds - compared)));
+    const bool is_to_be_compared = comparing == 0 && parse_verify(config_.train.verify).kind != Verify::Kind::kOff;
+    if (is_to_be_compared && planned_in_.contains(seq)) {  // what is cut runs as a step alone
+      uncompared_.insert(seq);
+      progress_.note(
+          str("compiled {} in {} as it was planned; its first step is compared with the step as it is written",
+              step_of(seq), human_seconds(planned_in_.at(seq) + seconds)));
+    } else {
+      progress_.note(str("compiled {} in {}, {} of it to compare it", step_of(seq), human_seconds(seconds),
+                         human_seconds(comparing)));
+    }
   }
   learner_->end_warm_up();
 }
@@ -277,7 +289,11 @@ void Run::take_step() {
   if (ranks_ != nullptr) ranks_->flight().note_step(step_ + 1);
   enter(kInStep, /*is_brief=*/before.replays >= kSettled);  // the first ones are compared, and compile for that
   const auto began = Clock::now();
+  std::optional<Progress::Phase> comparing;
+  if (uncompared_.erase(batch.tokens.size(2)) > 0)
+    comparing.emplace(progress_, "taking the first step, and comparing its plan with the step as it is written");
   const StepResult result = learner_->step(batch, lr);
+  comparing.reset();
   enter("between two steps");
   const double seconds = seconds_since(began);
   spent_.steps += seconds;

@@ -7,8 +7,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -138,6 +140,8 @@ class Run {
   bool is_undone_ = false;                // the tensors are not those of step_
   std::string failure_;                   // what this rank could not do, until the others are told
   PlannedNeed planned_;                   // of fast mode
+  std::map<int64_t, double> planned_in_;  // seconds, by the rows' length
+  std::set<int64_t> uncompared_;          // lengths of rows whose first step is compared as it runs
   std::optional<Prediction> prediction_;  // once there is a plan
   uint64_t loaded_bytes_ = 0;             // resident before the first step
   std::filesystem::path profile_;         // still to be written; empty: none, or not any more

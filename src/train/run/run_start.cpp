@@ -75,8 +75,9 @@ Output output_of(const Launch& launch, const std::string& run) {
 std::unique_ptr<Learner> make_learner(const RunConfig& config, const RunDirectory& directory, const Strategy& strategy,
                                       const std::shared_ptr<Ranks>& ranks) {
   ModelDirectory model = start_directory(config, directory, ranks == nullptr);
-  if (ranks != nullptr) return std::make_unique<RankLearner>(std::move(model), config, strategy, ranks);
-  return std::make_unique<LocalLearner>(std::move(model), config, resumed_target(config, directory));
+  const std::optional<Target> target = resumed_target(config, directory);
+  if (ranks != nullptr) return std::make_unique<RankLearner>(std::move(model), config, strategy, ranks, target);
+  return std::make_unique<LocalLearner>(std::move(model), config, target);
 }
 
 RunDirectory open_run_directory(const std::filesystem::path& path, const Continuation& from, Ranks* ranks) {

@@ -45,10 +45,20 @@ Batch Batch::to(const at::Device& device) const {
   return from_tensors(moved);
 }
 
-std::vector<at::Tensor> Batch::all_rows() const {
+std::vector<at::Tensor> Batch::all_rows(int64_t ranks) const {
   std::vector<at::Tensor> rows = tensors();
   for (at::Tensor& tensor : rows) tensor = tensor.flatten(0, 1);
-  return rows;
+  return with_rows(from_tensors(rows), tokens.size(0) * ((tokens.size(1) + ranks - 1) / ranks * ranks)).tensors();
+}
+
+Batch with_rows(const Batch& batch, int64_t rows) {
+  const int64_t missing = rows - batch.tokens.size(0);
+  INTERNAL_CHECK_LE(0, missing);
+  const auto filled = [&](const at::Tensor& tensor, int64_t with) {
+    if (!tensor.defined() || missing == 0) return tensor;
+    return at::cat({tensor, at::full({missing, tensor.size(1)}, with, tensor.options())});
+  };
+  return {filled(batch.tokens, 0), filled(batch.labels, PackedRow::kNoLabel), filled(batch.documents, 0)};
 }
 
 Batch Batch::from_all_rows(const std::vector<at::Tensor>& tensors, int64_t blocks) {

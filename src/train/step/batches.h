@@ -25,9 +25,13 @@ struct Batch {
   // Row block `index` of a (blocks, rows, seq) batch.
   [[nodiscard]] Batch micro_batch(int64_t index) const;
   // tensors() of such a batch with all rows in the first dimension, which is what a step is split along; and back.
-  [[nodiscard]] std::vector<at::Tensor> all_rows() const;
+  // `ranks`: with as many further rows that count nothing that each micro-batch has as many rows on each of so many.
+  [[nodiscard]] std::vector<at::Tensor> all_rows(int64_t ranks = 1) const;
   static Batch from_all_rows(const std::vector<at::Tensor>& tensors, int64_t blocks);
 };
+
+// Of (rows, seq): with further rows that count nothing, so many in all.
+Batch with_rows(const Batch& batch, int64_t rows);
 
 // The batches of training steps: step s has samples s * micro_batches * rows and on, so a batch depends on nothing but
 // the corpus and the step. The tensors are filled anew for each step. With buckets the rows of a step, all its

@@ -1,12 +1,10 @@
-// A run's step, captured without being executed: whole, or in the parts that micro-batches and stages make of it.
+// A run's step, captured without being executed.
 #pragma once
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
-#include "engine/plan/compile.h"
 #include "engine/plan/virtual_plan.h"
 #include "models/decoder.h"
 #include "models/lora.h"
@@ -16,35 +14,23 @@
 
 namespace stepc::train {
 
-// A step as it was captured whole, or what its micro-batches do, and then what is done once for all of them
-// (train/step/train_step.h), as on ranks a pipeline and micro-batches are.
-struct CapturedPart {
-  std::string name;
-  int64_t times = 1;  // in a step
-  VirtualPlan plan;
-  uint32_t turn = 0;  // of a micro-batch: the tensor of its batch that says which one it is
-};
-// `model` and `optimizer` may be virtual; in parts the optimizer holds gradients. `batch`: (micro-batches, rows, seq),
-// of all ranks together. A whole step takes its all_rows(), a micro-batch its micro_tensors().
-std::vector<CapturedPart> capture_parts(models::Decoder model, const ChosenOptimizer& optimizer,
-                                        const RunConfig& config, const Batch& batch);
+// Whether ranks run it in micro-batches (engine/ranks/staged_step.h), as every step of a pipeline's stages is.
+bool is_cut(const RunConfig& config);
+// What such a step takes of `batch` (micro-batches, rows, seq), of all ranks together.
+std::vector<at::Tensor> step_rows(const RunConfig& config, const Mesh& mesh, const Batch& batch);
 
-// Such parts as one rank of the mesh without stages runs them, before they are cut into stages: with the draws of the
-// whole step. `options`: as rank_graph_of(). UserError for a part that could not be captured.
-struct RankGraphs {
-  Graph micro_batch;
-  std::vector<Graph> updates;
-};
-RankGraphs rank_graphs(const std::vector<CapturedPart>& parts, KernelSources& kernels, CompileOptions& options);
+// The step of all micro-batches at once. `model` and `optimizer` may be virtual. `rows`: as step_rows().
+VirtualPlan capture_step(models::Decoder model, const ChosenOptimizer& optimizer, const RunConfig& config,
+                         const std::vector<at::Tensor>& rows);
 
 // A run's step before anything is planned. The model holds no memory.
 struct CapturedRun {
   models::Decoder model;
   ChosenOptimizer optimizer;
-  std::vector<CapturedPart> parts;
+  VirtualPlan step;
 };
-// `batch` as above. RunFailure where the step cannot be captured without running it.
+// RunFailure where the step cannot be captured without running it.
 CapturedRun capture_run(const RunConfig& config, const models::DecoderConfig& shape,
-                        const std::optional<models::LoraConfig>& adapter, const Batch& batch);
+                        const std::optional<models::LoraConfig>& adapter, const std::vector<at::Tensor>& rows);
 
 }  // namespace stepc::train

@@ -22,7 +22,6 @@
 #include "train/step/find_nonfinite.h"
 #include "train/step/local_learner.h"
 #include "train/step/same_tensors.h"
-#include "train/step/train_step.h"
 
 namespace stepc::train {
 
@@ -42,22 +41,25 @@ SavesFn saves_of(const StageSteps* stages) {
   return [stages](Owner owner, const std::string& key) { return stages->saves(owner, key); };
 }
 
-CommonMachine machine_of_all(int threads, Ranks& ranks) {
+CommonMachine machine_of_all(int threads, const std::optional<Target>& target, Ranks& ranks) {
   const blocked::MicroKernels kernels = probe_micro_kernels();
-  return common_machine(host_cpu(), kernels, known_target(kernel_directory(), features_of(kernels), threads), ranks);
+  Config config;
+  config.kernel_directory = kernel_directory();
+  config.target = target;
+  return common_machine(host_cpu(), kernels, known_target(config, features_of(kernels), threads), ranks);
 }
 
 }  // namespace
 
 RankLearner::RankLearner(ModelDirectory directory, const RunConfig& config, Strategy strategy,
-                         std::shared_ptr<Ranks> ranks)
+                         std::shared_ptr<Ranks> ranks, const std::optional<Target>& target)
     : config_(config),
       mesh_(strategy.mesh),
       strategy_(std::move(strategy)),
       ranks_(std::move(ranks)),
       stage_ranks_(stage_ranks(mesh_, ranks_)),
       directory_(std::move(directory)),
-      machine_(machine_of_all(static_cast<int>(config.train.threads), *ranks_)),
+      machine_(machine_of_all(static_cast<int>(config.train.threads), target, *ranks_)),
       kernels_(kernel_directory(), machine_.cpu, machine_.micro_kernels),
       state_(stage_ranks_.stage_mesh, stage_ranks_.stage) {
   if (!machine_.told.empty()) log().warn(machine_.told);
@@ -71,8 +73,7 @@ RankLearner::RankLearner(ModelDirectory directory, const RunConfig& config, Stra
   model_ = models::Decoder(directory_.config, models::scalar_type(config.model.compute));
   if (directory_.adapter) models::add_adapters(model_, *directory_.adapter, 0);
   optimizer_ = choose_optimizer(config, models::trainable_parameters(model_));
-  if (!is_in_parts(optimizer_, config.train.micro_batches, stage_ranks_.count)) return;
-  hold_gradients(optimizer_);
+  if (!is_cut(config_)) return;
   stages_ = std::make_unique<StageSteps>(pipeline_of(config_), parse_verify(config_.train.verify), stage_ranks_,
                                          kernels_, state_);
 }
@@ -114,39 +115,33 @@ at::Tensor RankLearner::run_other(const std::string& name, Context context, cons
   return other.stages->run([&](int64_t) { return batch; })[0][0];
 }
 
+std::vector<at::Tensor> RankLearner::rows_of(const Batch& batch) const { return step_rows(config_, mesh_, batch); }
+
 RankLearner::Programs& RankLearner::programs_for(const Batch& batch) {
   Programs& programs = programs_[batch.tokens.size(2)];
-  if (programs.whole != nullptr || programs.runs.micro_batch != nullptr) return programs;
-  std::vector<CapturedPart> parts = capture_parts(model_, optimizer_, config_, batch);
+  if (programs.whole != nullptr || programs.staged != nullptr) return programs;
+  VirtualPlan captured = capture_step(model_, optimizer_, config_, rows_of(batch));
   if (stages_ == nullptr) {
-    programs.whole = program_of(std::move(parts.at(0).plan), strategy_.context);
+    programs.whole = program_of(std::move(captured), strategy_.context);
     return programs;
   }
   CompileOptions options = compile_options();
-  const RankGraphs graphs = rank_graphs(parts, kernels_, options);
-  const auto cut = [&](const StageParts&) {
-    std::vector<StageParts> all;
-    for (const Graph& update : graphs.updates) all.push_back(stages_->cuts().update(update));
-    return all;
-  };
-  programs.runs = stages_->runs_within(graphs.micro_batch, cut, options);
+  programs.staged = std::make_unique<StagedStep>(std::move(captured), *stages_, config_.train.micro_batches, kernels_,
+                                                 options, parse_verify(config_.train.verify), state_);
   strategy_.known = options.strategy.known;
-  programs.micro_timeline = programs.runs.micro_batch->predict(machine_.known);
-  programs.seconds = programs.micro_timeline.seconds * static_cast<double>(programs.runs.updates.size());
-  for (const auto& update : programs.runs.updates) programs.seconds += update->predict(machine_.known).seconds;
+  programs.staged->predict(machine_.known);
   return programs;
+}
+
+std::vector<const RankProgram*> RankLearner::Programs::all() const {
+  if (staged != nullptr) return staged->programs();
+  return whole != nullptr ? std::vector<const RankProgram*>{whole.get()} : std::vector<const RankProgram*>();
 }
 
 std::vector<const RankProgram*> RankLearner::step_programs() const {
   std::vector<const RankProgram*> all;
-  const auto add = [&](const std::unique_ptr<RankProgram>& program) {
-    if (program != nullptr) all.push_back(program.get());
-  };
-  for (const auto& [seq, programs] : programs_) {
-    add(programs.whole);
-    if (programs.runs.micro_batch != nullptr) std::ranges::for_each(programs.runs.micro_batch->programs(), add);
-    for (const auto& update : programs.runs.updates) std::ranges::for_each(update->programs(), add);
-  }
+  for (const auto& [seq, programs] : programs_)
+    for (const RankProgram* program : programs.all()) all.push_back(program);
   return all;
 }
 
@@ -210,57 +205,34 @@ StepResult RankLearner::step(const Batch& batch, double lr) {
   Programs& programs = programs_for(batch);
   before_step_ = read_generator(at::globalContext().defaultGenerator(at::kCPU));
   state_.put(Owner::kOptimizerState, "lr", at::scalar_tensor(lr, at::kDouble));  // which each step is given
-  const StepResult result = stages_ != nullptr ? step_in_parts(programs, batch) : step_whole(*programs.whole, batch);
+  const std::vector<at::Tensor> rows = rows_of(batch);
+  std::vector<at::Tensor> made;
+  if (programs.staged != nullptr) {
+    made = run_staged(*programs.staged, rows);
+  } else {
+    note_run_of(*programs.whole);
+    made = programs.whole->step(rows, is_timed_ ? &timed_[programs.whole.get()] : nullptr).outputs;
+  }
   doing_ = Doing::kNothing;
-  return result;
-}
-
-StepResult RankLearner::step_whole(RankProgram& program, const Batch& batch) {
-  note_run_of(program);
-  const std::vector<at::Tensor> made = program.step(batch.all_rows(), is_timed_ ? &timed_[&program] : nullptr).outputs;
   return {made[0].item<double>(), made[1].item<double>(), made[2].item<double>() != 0};
 }
 
-// Loss and norm are those of the first gradient; an overflow of any counts.
-StepResult RankLearner::step_in_parts(Programs& programs, const Batch& batch) {
-  const at::Tensor token_count = models::count_tokens(batch.labels);
-  const auto inputs = [&](int64_t i) { return micro_tensors(batch, i, token_count); };
-  at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
-  const StageRun::Watch watch{is_timed_ ? &timed_ : nullptr, {}};
-  const bool is_compared = std::ranges::any_of(programs.runs.micro_batch->programs(), [](const auto& program) {
-    return program != nullptr && program->must_verify();
-  });
-  StepResult result;
-  std::vector<at::Tensor> overflow;
-  for (const auto& update : programs.runs.updates) {
-    const bool is_first = update == programs.runs.updates.front();
-    doing_ = is_first && !is_compared ? Doing::kGradients : Doing::kUnknown;  // an update before has changed parameters
-    const GeneratorSnapshot draws = read_generator(generator);
-    const at::Tensor losses = programs.runs.micro_batch->run(inputs, watch)[0];
-    for (int64_t i = 0; is_first && i < losses.size(0); ++i) result.loss += losses[i].item<double>();
-    stages_->sum_shared_gradients(stages_->cuts().holders());
+std::vector<at::Tensor> RankLearner::run_staged(StagedStep& step, const std::vector<at::Tensor>& rows) {
+  StagedStep::Watch watch;
+  if (is_timed_) watch.times = &timed_;
+  watch.on_update = [&](const StageRun& update) {
     doing_ = Doing::kUnknown;
-    if (update->cut().draws) write_generator(generator, draws);                           // one seed for both
-    if (is_first && update->programs().size() == 1) note_run_of(*update->programs()[0]);  // of the only stage
-    const std::vector<at::Tensor> made = update->run([&](int64_t) { return overflow; }, watch);
-    if (is_first) result.grad_norm = made[0][0].item<double>();
-    overflow = {made[1][0]};
-  }
-  result.skipped = overflow[0].item<double>() != 0;
-  return result;
+    if (update.programs().size() == 1) note_run_of(*update.programs()[0]);  // of the only stage
+  };
+  const bool is_compared =
+      std::ranges::any_of(step.programs(), [](const RankProgram* program) { return program->must_verify(); });
+  doing_ = is_compared ? Doing::kUnknown : Doing::kGradients;
+  return step.begin(rows, watch).outputs;
 }
 
 double RankLearner::summed_loss(const Batch& rows) {
   // As many rows as ever, so that one program does for all.
-  const int64_t wanted = config_.train.batch_size;
-  const int64_t missing = wanted - rows.tokens.size(0);
-  INTERNAL_CHECK_LE(0, missing);
-  const auto filled = [&](const at::Tensor& tensor, int64_t with) {
-    if (!tensor.defined() || missing == 0) return tensor;
-    return at::cat({tensor, at::full({missing, tensor.size(1)}, with, tensor.options())});
-  };
-  constexpr int64_t kNoLabel = -100;
-  const Batch batch{filled(rows.tokens, 0), filled(rows.labels, kNoLabel), filled(rows.documents, 0)};
+  const Batch batch = with_rows(rows, config_.train.batch_size);
   const auto loss = [&](const std::vector<at::Tensor>& tensors) {
     const at::NoGradGuard no_grad;
     const Batch given = Batch::from_tensors(tensors);
@@ -398,15 +370,13 @@ std::optional<std::string> RankLearner::find_nonfinite_in(const Batch& batch) {
     };
   };
   Programs& programs = programs_for(batch);
-  if (stages_ != nullptr) {
-    const at::Tensor token_count = models::count_tokens(batch.labels);
-    const auto inputs = [&](int64_t i) { return micro_tensors(batch, i, token_count); };
+  if (programs.staged != nullptr) {
     const auto look_at_function = [&](const RankProgram& program, int64_t micro_batch, uint32_t function) {
       return RankProgram::OnWritten(look_at(program, {static_cast<size_t>(micro_batch), function}));
     };
-    programs.runs.micro_batch->run(inputs, {nullptr, look_at_function});
+    programs.staged->run_passes(rows_of(batch), {nullptr, look_at_function});
   } else {
-    programs.whole->step(batch.all_rows(), nullptr, look_at(*programs.whole, {0}));
+    programs.whole->step(rows_of(batch), nullptr, look_at(*programs.whole, {0}));
   }
   return first_of_all(*ranks_, place, what);
 }
@@ -442,13 +412,9 @@ Stats RankLearner::stats() const {
   if (programs_.empty()) return stats;
   uint64_t planned = 0, measured = 0;  // of what lies between a stage's functions
   for (const auto& [seq, programs] : programs_) {
-    const auto see = [&](const std::unique_ptr<StageRun>& run) {
-      if (run == nullptr) return;
-      planned = std::max(planned, run->planned_bytes());
-      measured = std::max(measured, run->measured_bytes());
-    };
-    see(programs.runs.micro_batch);
-    for (const auto& update : programs.runs.updates) see(update);
+    if (programs.staged == nullptr) continue;
+    planned = std::max(planned, programs.staged->planned_between());
+    measured = std::max(measured, programs.staged->measured_between());
   }
   stats.planned_peak_bytes += planned;
   stats.measured_peak_bytes += measured;
@@ -471,21 +437,25 @@ std::string RankLearner::report(const std::optional<Prediction>& /*told*/) const
           program.schedule().count(Instruction::Kind::kCollective), human_bytes(state_.bytes()),
           human_bytes(stats().planned_peak_bytes), with.empty() ? std::string() : str("compared {}\n", with));
   if (stage_ranks_.count == 1) return text;
-  const Programs& programs = programs_.rbegin()->second;
-  const StageRun& run = *programs.runs.micro_batch;
+  const StagedStep& staged = *programs_.rbegin()->second.staged;
+  const StageRun& run = staged.micro_batches();
   const double waited = run.run_seconds() > 0 ? run.waited_seconds() / run.run_seconds() : 0;
-  text +=
-      str("stages begin with {}; of the micro-batches' time this rank waits for others {:.0f} %, predicted {:.0f} %\n",
-          fmt::join(stages_->cuts().begins(), ", "), 100 * waited,
-          100 * programs.micro_timeline.idle_share(stage_ranks_.own));
+  text += str(
+      "stages begin with {}; of the micro-batches' time this rank waits for others {:.0f} %, predicted {:.0f} %\n",
+      fmt::join(stages_->cuts().begins(), ", "), 100 * waited, 100 * staged.timeline().idle_share(stage_ranks_.own));
   return text;
 }
 
 std::optional<Prediction> RankLearner::prediction() const {
   if (programs_.empty()) return std::nullopt;
   const Programs& programs = programs_.rbegin()->second;
-  if (stages_ != nullptr) return Prediction{programs.seconds, machine_.known.is_calibrated};
+  if (programs.staged != nullptr) return Prediction{programs.staged->predicted_seconds(), machine_.known.is_calibrated};
   return predict(programs.whole->schedule(), machine_.known);
+}
+
+std::optional<Target> RankLearner::weighed_with() const {
+  const bool weighs = parse_memory_budget(config_.memory.budget).kind == MemoryBudget::Kind::kAuto;
+  return weighs ? std::optional(machine_.known.target) : std::nullopt;
 }
 
 std::string RankLearner::memory_table() const { return to_text(largest().memory()); }

@@ -1,7 +1,6 @@
 // The Learner of one rank of several. The model and its optimizer stay shapes: the step is captured of them without
 // being executed, cut for the mesh, and this rank holds its parts alone (engine/ranks/sharded_state.h), of a pipeline
-// those of its stage (engine/ranks/stage_steps.h), which micro-batches without a pipeline have too. All ranks make
-// every call together.
+// those of its stage. In micro-batches and stages it is a StagedStep. All ranks make every call together.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +18,7 @@
 #include "engine/ranks/saved_slices.h"
 #include "engine/ranks/sharded_state.h"
 #include "engine/ranks/stage_steps.h"
+#include "engine/ranks/staged_step.h"
 #include "passes/partition/strategy.h"
 #include "runtime/kernel_sources.h"
 #include "train/step/learner.h"
@@ -28,8 +28,10 @@ namespace stepc::train {
 
 class RankLearner final : public Learner {
  public:
-  // UserError for heads or classes that `strategy` cannot split. Warns where the ranks' machines differ.
-  RankLearner(ModelDirectory directory, const RunConfig& config, Strategy strategy, std::shared_ptr<Ranks> ranks);
+  // UserError for heads or classes that `strategy` cannot split. Warns where the ranks' machines differ. `target`: as
+  // LocalLearner's.
+  RankLearner(ModelDirectory directory, const RunConfig& config, Strategy strategy, std::shared_ptr<Ranks> ranks,
+              const std::optional<Target>& target = {});
 
   bool plan(const Batch& batch) override;
   void load(const RunConfig& config) override;
@@ -41,7 +43,7 @@ class RankLearner final : public Learner {
   Sample sample(const std::string& prompt, const SampleOptions& options) override;
 
   void start_profile() override { timed_.clear(), is_timed_ = true; }
-  // Of this rank: of the last micro-batch and the update.
+  // Of this rank: of its functions, each as it ran last.
   std::optional<Profile> finish_profile() override;
 
   // This rank's slices of them; no rank gathers what is saved.
@@ -63,22 +65,20 @@ class RankLearner final : public Learner {
   [[nodiscard]] Stats stats() const override;
   [[nodiscard]] std::string report(const std::optional<Prediction>& told) const override;
   [[nodiscard]] std::optional<Prediction> prediction() const override;
-  [[nodiscard]] std::optional<Target> weighed_with() const override { return std::nullopt; }
+  [[nodiscard]] std::optional<Target> weighed_with() const override;
   [[nodiscard]] std::string memory_table() const override;
   [[nodiscard]] std::string memory_picture() const override;
 
  private:
-  // A step's programs: the whole, or in parts those of a stage's functions, which the runs have: a micro-batch's and
-  // the update's, of WSAM with one between its gradients.
+  // A step's plan: in one piece, or in functions.
   struct Programs {
     std::unique_ptr<RankProgram> whole;
-    StageSteps::Runs runs;
-    ProgramTimeline micro_timeline;  // predicted,
-    double seconds = 0;              // of a step
+    std::unique_ptr<StagedStep> staged;
+    [[nodiscard]] std::vector<const RankProgram*> all() const;
   };
-  StepResult step_whole(RankProgram& program, const Batch& batch);
-  StepResult step_in_parts(Programs& programs, const Batch& batch);
+  std::vector<at::Tensor> run_staged(StagedStep& step, const std::vector<at::Tensor>& rows);
   Programs& programs_for(const Batch& batch);
+  [[nodiscard]] std::vector<at::Tensor> rows_of(const Batch& batch) const;
   std::unique_ptr<RankProgram> program_of(VirtualPlan captured, Context context);
   // One without dropout and without an update, by what it does at which sizes: what it returns first.
   struct Other {

@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "comm/ranks.h"
+#include "cost/profile.h"
 #include "engine/plan/compile.h"
 #include "engine/ranks/sharded_state.h"
 #include "engine/ranks/stage_budget.h"
@@ -15,6 +16,7 @@
 #include "ops/communication.h"
 #include "passes/partition/partition.h"
 #include "passes/partition/shardings/sharding_report.h"
+#include "plan/stages/simulate_program.h"
 #include "plan/step_state.h"
 #include "runtime/kernel_sources.h"
 #include "train/config/parallel.h"
@@ -25,8 +27,9 @@ namespace stepc::train {
 
 namespace {
 
-// What a step does of one captured part.
+// What a step does in one piece, or with the micro-batches of a round, or behind them.
 struct PlannedParts {
+  std::string name;
   StageParts parts;
   std::vector<RankPart> functions;
   std::vector<Schedule> schedules;  // by function
@@ -49,18 +52,26 @@ class StagePlanner {
   CompileOptions& options() { return options_; }
   [[nodiscard]] bool is_calibrated() const { return known_.is_calibrated; }
 
-  // A step that was captured whole: one function of the only stage.
-  PlannedParts whole(const CapturedPart& captured) {
-    PlannedParts out;
-    out.parts.cut.functions.push_back({.name = captured.name});
-    out.parts.program.functions.push_back({captured.name, 0, {}, {}});
-    out.parts.program.calls.emplace_back();
-    out.timeline.seconds = add(out, captured.name, captured.times, captured.plan.trace, options_).seconds;
+  // In one piece, on the only stage.
+  PlannedParts whole(const VirtualPlan& captured) {
+    PlannedParts out = on_all("the step", 1);
+    out.timeline.seconds = add(out, out.name, 1, captured.trace, options_).seconds;
+    return out;
+  }
+  // A function that every rank runs so often.
+  PlannedParts everywhere(const std::string& name, const Graph& graph, int64_t times, int64_t ranks) {
+    PlannedParts out = on_all(name, ranks);
+    CompileOptions own = options_;
+    own.budget = {};
+    own.function = &graph;
+    for (int64_t rank = 0; rank < ranks; ++rank)
+      out.timeline.seconds = add(out, name, times, {}, own).seconds * static_cast<double>(times);
     return out;
   }
   // `held`: by rank along pp, of the program's tensors.
-  PlannedParts plan(StageParts parts, int64_t times, const std::vector<uint64_t>& held, const MemoryBudget& budget) {
-    PlannedParts out{std::move(parts), {}, {}, {}};
+  PlannedParts plan(const std::string& name, StageParts parts, int64_t times, const std::vector<uint64_t>& held,
+                    const MemoryBudget& budget) {
+    PlannedParts out{name, std::move(parts), {}, {}, {}};
     std::vector<double> seconds;
     for (const StageFunction& function : out.parts.cut.functions) {
       CompileOptions own = options_;
@@ -69,7 +80,8 @@ class StagePlanner {
       const int64_t rank = out.parts.program.functions[f].rank;
       own.budget = budget_of_function(budget, function.graph,
                                       held.at(static_cast<size_t>(rank)) + between_bytes(out.parts, rank));
-      seconds.push_back(add(out, function.name, times, {}, own).seconds);
+      const bool is_only = out.parts.program.ranks() == 1 && out.parts.cut.functions.size() == 1;
+      seconds.push_back(add(out, is_only ? name : function.name, times, {}, own).seconds);
     }
     const Rates& rates = known_.target.rates;
     out.timeline = simulate(out.parts.program, seconds, [&](const StageCall& send) {
@@ -96,6 +108,16 @@ class StagePlanner {
   }
 
  private:
+  static PlannedParts on_all(const std::string& name, int64_t ranks) {
+    PlannedParts out{name, {}, {}, {}, {}};
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      out.parts.cut.functions.push_back({.name = name});
+      out.parts.program.functions.push_back({name, rank, {}, {}});
+    }
+    out.parts.program.calls.resize(static_cast<size_t>(ranks));
+    out.parts.program.slots.resize(static_cast<size_t>(ranks));
+    return out;
+  }
   Prediction add(PlannedParts& out, const std::string& name, int64_t times, const Trace& trace,
                  const CompileOptions& options) {
     PlannedGraph planned = plan_fast(trace, kernels_, options);
@@ -127,73 +149,77 @@ const StagePlan& RankPlan::largest() const { return *std::ranges::max_element(st
 
 namespace {
 
-// What micro-batches do, and what is done once for all of them.
-std::vector<PlannedParts> plan_parts(const std::vector<CapturedPart>& captured, StagePlanner& planner,
+// The first has the passes.
+std::vector<PlannedParts> plan_parts(const VirtualPlan& captured, int64_t micro_batches, StagePlanner& planner,
                                      StageCuts& cuts) {
-  std::vector<PlannedParts> planned;
-  const RankGraphs graphs = rank_graphs(captured, planner.kernels(), planner.options());
-  plan_within(graphs.micro_batch, cuts, planner.options(), [&](StageParts micro, const MemoryBudget& budget) {
-    std::vector<StageParts> parts = {std::move(micro)};
-    for (const Graph& update : graphs.updates) parts.push_back(cuts.update(update));
+  const BatchCut cut = cut_in_time(captured, micro_batches, planner.kernels(), planner.options());
+  const bool is_twice = cut.rounds.size() > 1;
+  std::vector<PlannedParts> step;
+  plan_within(cut, cuts, planner.options(), [&](std::vector<StageParts> passes, const MemoryBudget& budget) {
+    StageHolders sums;
+    std::vector<StageParts> updates = cuts.updates(cut, passes, sums);
     std::vector<const StageParts*> all;
-    for (const StageParts& one : parts) all.push_back(&one);
+    for (const std::vector<StageParts>* some : {&passes, &updates})
+      for (const StageParts& one : *some) all.push_back(&one);
     std::vector<uint64_t> held;
     for (int64_t rank = 0; rank < cuts.ranks(); ++rank) held.push_back(held_bytes(all, rank));
-    planned.clear();
-    for (size_t p = 0; p < parts.size(); ++p)
-      planned.push_back(planner.plan(std::move(parts[p]), captured[p].times, held, budget));
-    StageCost cost{0, planned[0].timeline.seconds};
+    step.clear();
+    StageCost cost;
+    for (size_t round = 0; round < cut.rounds.size(); ++round) {
+      const bool is_last = round + 1 == cut.rounds.size();
+      step.push_back(planner.plan(round == 0 ? "a micro-batch" : "a micro-batch uphill", std::move(passes[round]),
+                                  micro_batches, held, budget));
+      cost.seconds += step.back().timeline.seconds;
+      step.push_back(planner.plan(is_twice && !is_last ? "the way uphill" : "the update", std::move(updates[round]), 1,
+                                  held, budget));
+    }
     for (int64_t rank = 0; rank < cuts.ranks(); ++rank)
-      for (const PlannedParts& one : planned)
+      for (const PlannedParts& one : step)
         cost.bytes = std::max(cost.bytes, held[static_cast<size_t>(rank)] + StagePlanner::step_bytes(one, rank));
     return cost;
   });
-  return planned;
+  for (const Graph& graph : cut.before)
+    step.push_back(planner.everywhere("a count of its rows", graph, micro_batches, cuts.ranks()));
+  return step;
 }
 
 }  // namespace
 
-RankPlan plan_rank(const std::vector<CapturedPart>& captured, const RunConfig& config, const Strategy& strategy,
-                   const ModelDirectory& directory, const models::Decoder& model, const ChosenOptimizer& optimizer) {
+RankPlan plan_rank(const CapturedRun& run, const RunConfig& config, const Strategy& strategy,
+                   const ModelDirectory& directory) {
   StagePlanner planner(config, strategy);
   StageCuts cuts(pipeline_of(config));
-  std::vector<PlannedParts> planned;
-  if (captured.size() == 1)
-    planned.push_back(planner.whole(captured[0]));
+  std::vector<PlannedParts> step;
+  if (is_cut(config))
+    step = plan_parts(run.step, config.train.micro_batches, planner, cuts);
   else
-    planned = plan_parts(captured, planner, cuts);
+    step.push_back(planner.whole(run.step));
   RankPlan out{strategy, config.parallel.order};
-  if (cuts.ranks() > 1) out.waits = planned[0].timeline.idle_share();
+  if (cuts.ranks() > 1) out.waits = step[0].timeline.idle_share();
   out.strategy.context = planner.options().strategy.context;
   out.prediction.is_calibrated = planner.is_calibrated();
-  // Each gradient of a step takes all micro-batches.
-  const int64_t gradients = captured.size() == 1 ? 1 : captured[0].times / config.train.micro_batches;
-  for (size_t p = 0; p < planned.size(); ++p)
-    out.prediction.seconds += planned[p].timeline.seconds * static_cast<double>(p == 0 ? gradients : 1);
+  for (const PlannedParts& part : step) out.prediction.seconds += part.timeline.seconds;
   for (int64_t rank = 0; rank < cuts.ranks(); ++rank) {
     StagePlan& stage = out.stages.emplace_back();
     for (size_t s = 0; s < cuts.begins().size(); ++s)
       if (cuts.order().rank_of(static_cast<int64_t>(s)) == rank) stage.begins.push_back(cuts.begins()[s]);
     StepState held;
-    for (const PlannedParts& part : planned) {
+    for (const PlannedParts& part : step) {
       for (size_t f = 0; f < part.functions.size(); ++f)
         if (part.parts.program.functions[f].rank == rank) {
           held.merge(state_of(part.functions[f].graph));
           stage.parts.push_back(part.functions[f]);
-          if (cuts.ranks() == 1) stage.parts.back().name = captured[static_cast<size_t>(&part - planned.data())].name;
         }
       stage.between_bytes = std::max(stage.between_bytes, between_bytes(part.parts, rank));
-      const auto times = static_cast<double>(&part == planned.data() ? gradients : 1);
       for (const StageCall& call : part.parts.program.calls[static_cast<size_t>(rank)])
-        if (call.kind == StageCall::Kind::kSend)
-          stage.sent_bytes += times * static_cast<double>(sent_bytes(part.parts, call));
+        if (call.kind == StageCall::Kind::kSend) stage.sent_bytes += static_cast<double>(sent_bytes(part.parts, call));
     }
     stage.state_bytes = bytes_of(held);
-    if (cuts.ranks() > 1) stage.waits = planned[0].timeline.idle_share(rank);
-    const ShardedState state = planner.state_of(planned, rank);
+    if (cuts.ranks() > 1) stage.waits = step[0].timeline.idle_share(rank);
+    const ShardedState state = planner.state_of(step, rank);
     const SavesFn saves = [&](Owner owner, const std::string& key) { return cuts.saves(rank, owner, key); };
-    stage.copies = copies_need(config, weight_slices(directory, model, state, saves),
-                               state_slices(optimizer, state, saves), state);
+    stage.copies = copies_need(config, weight_slices(directory, run.model, state, saves),
+                               state_slices(run.optimizer, state, saves), state);
   }
   return out;
 }

@@ -47,9 +47,9 @@ struct RankPlan {
   [[nodiscard]] const StagePlan& largest() const;
 };
 
-// UserError for rules and stages that do not fit the model. `captured`: without obstacles, of `model` and `optimizer`.
-RankPlan plan_rank(const std::vector<CapturedPart>& captured, const RunConfig& config, const Strategy& strategy,
-                   const ModelDirectory& directory, const models::Decoder& model, const ChosenOptimizer& optimizer);
+// UserError for rules and stages that do not fit the model.
+RankPlan plan_rank(const CapturedRun& run, const RunConfig& config, const Strategy& strategy,
+                   const ModelDirectory& directory);
 
 // Of the stage that takes most: memory by kind of the function that needs most, what each function sends, what is
 // padded; the predicted time; of a pipeline a line a stage.

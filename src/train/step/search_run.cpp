@@ -1,5 +1,6 @@
 #include "train/step/search_run.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <ATen/Functions.h>
@@ -15,24 +16,20 @@ namespace stepc::train {
 namespace {
 
 // Of tokens that nobody reads, in rows of one document each or of several.
-Batch made_up_batch(int64_t micro_batches, int64_t rows, int64_t tokens, bool packs_documents) {
+Batch made_up_batch(int64_t rows, int64_t tokens, bool packs_documents) {
   const VirtualRegion shapes_alone;
-  const auto zeros = [&] { return at::zeros({micro_batches, rows, tokens}, at::kLong); };
+  const auto zeros = [&] { return at::zeros({1, rows, tokens}, at::kLong); };
   return {zeros(), zeros(), packs_documents ? zeros() : at::Tensor()};
 }
 
-std::vector<SearchPart> capture(RunConfig config, models::DecoderConfig shape,
-                                const std::optional<models::LoraConfig>& adapter, bool packs_documents, int64_t layers,
-                                int64_t rows, int64_t micro_batches) {
+Graph capture(RunConfig config, models::DecoderConfig shape, const std::optional<models::LoraConfig>& adapter,
+              bool packs_documents, int64_t layers, bool is_cut) {
   shape.num_hidden_layers = layers;
   if (!shape.sliding_layers.empty()) shape.sliding_layers.resize(static_cast<size_t>(layers));
-  config.train.micro_batches = micro_batches;
-  config.train.batch_size = rows;
-  const Batch batch = made_up_batch(micro_batches, rows, config.data.longest_row(), packs_documents);
-  std::vector<SearchPart> parts;
-  for (const CapturedPart& part : capture_run(config, shape, adapter, batch).parts)
-    parts.push_back({part.name, part.times, functionalise(part.plan.trace)});
-  return parts;
+  const int64_t rows = config.train.batch_size * config.train.micro_batches;
+  config.train.micro_batches = is_cut ? std::max<int64_t>(rows, 2) : 1;  // how many there are makes no difference
+  const Batch batch = made_up_batch(rows, config.data.longest_row(), packs_documents);
+  return functionalise(capture_run(config, shape, adapter, batch.all_rows()).step.trace);
 }
 
 }  // namespace
@@ -45,9 +42,9 @@ SearchModel search_model(const RunConfig& config, const models::DecoderConfig& s
   model.heads = shape.num_key_value_heads > 0 ? shape.num_key_value_heads : shape.num_attention_heads;
   model.tokens = config.data.longest_row();
   model.rows = config.train.batch_size * config.train.micro_batches;
-  model.most_stages = config.optim.name == "wsam" ? 1 : model.layers;  // stages are those of a step of one gradient
-  model.capture = [=](int64_t layers, int64_t rows, int64_t micro_batches) {
-    return capture(config, shape, adapter, document_tokens.has_value(), layers, rows, micro_batches);
+  model.most_stages = config.optim.name == "wsam" ? 1 : model.layers;  // of a step of one gradient
+  model.capture = [=](int64_t layers, bool is_cut) {
+    return capture(config, shape, adapter, document_tokens.has_value(), layers, is_cut);
   };
   return model;
 }

@@ -61,13 +61,6 @@ Gradient gradient_of(models::Decoder& model, const ChosenOptimizer& chosen, cons
   return gradient;
 }
 
-// Of a part that ends with gradients that count no more.
-std::tuple<at::Tensor, at::Tensor> results_of(const ChosenOptimizer& chosen, const Gradient& gradient) {
-  const at::NoGradGuard no_grad;
-  for (const at::Tensor& held : held_gradients(chosen)) held.zero_();
-  return {gradient.norm, gradient.overflow.defined() ? gradient.overflow : at::zeros_like(gradient.norm)};
-}
-
 void update(const ChosenOptimizer& chosen, const at::Tensor& overflow) {
   chosen.optimizer->step(overflow);
   if (chosen.scaler) chosen.scaler->update_(overflow);
@@ -90,56 +83,6 @@ TrainStep make_train_step(models::Decoder model, ChosenOptimizer optimizer, doub
     update(chosen, overflow);
     chosen.optimizer->zero_grad();
     return std::tuple(first.loss, first.norm, overflow.defined() ? overflow : at::zeros_like(first.loss));
-  };
-}
-
-// WSAM's two gradients a step, and the weights that it puts back, have to be held too.
-bool is_in_parts(const ChosenOptimizer& optimizer, int64_t micro_batches, int64_t stages) {
-  return stages > 1 || (micro_batches > 1 && optimizer.wsam == nullptr);
-}
-
-void hold_gradients(const ChosenOptimizer& optimizer) {
-  const at::NoGradGuard no_grad;
-  for (const at::Tensor& parameter : parameters_of(optimizer))
-    parameter.mutable_grad() = at::zeros_like(parameter, parameter.options().dtype(sum_type(parameter)));
-  if (optimizer.wsam) optimizer.wsam->hold();
-}
-
-std::vector<at::Tensor> held_gradients(const ChosenOptimizer& optimizer) {
-  std::vector<at::Tensor> gradients;
-  for (const at::Tensor& parameter : parameters_of(optimizer)) gradients.push_back(parameter.grad());
-  return gradients;
-}
-
-std::vector<at::Tensor> micro_tensors(const Batch& batch, int64_t index, const at::Tensor& token_count) {
-  std::vector<at::Tensor> tensors = batch.micro_batch(index).tensors();
-  tensors.push_back(token_count);
-  tensors.push_back(at::scalar_tensor(index, at::kLong));
-  return tensors;
-}
-
-MicroStep make_micro_step(models::Decoder model, ChosenOptimizer optimizer) {
-  return [model = std::move(model), chosen = std::move(optimizer)](const std::vector<at::Tensor>& tensors) mutable {
-    const std::vector<at::Tensor> batch(tensors.begin(), tensors.end() - 2);
-    return add_gradient(model, chosen, Batch::from_tensors(batch), tensors[batch.size()]);
-  };
-}
-
-UpdateStep make_update_step(ChosenOptimizer optimizer, double clip) {
-  return [chosen = std::move(optimizer), clip](const std::vector<at::Tensor>& overflow) {
-    Gradient gradient = finish_gradient(chosen, parameters_of(chosen), clip);
-    if (gradient.overflow.defined() && !overflow.empty())
-      gradient.overflow = at::maximum(overflow[0], gradient.overflow);
-    update(chosen, gradient.overflow);
-    return results_of(chosen, gradient);
-  };
-}
-
-UpdateStep make_ascend_step(ChosenOptimizer optimizer, double clip) {
-  return [chosen = std::move(optimizer), clip](const std::vector<at::Tensor>& /*overflow*/) {
-    const Gradient gradient = finish_gradient(chosen, parameters_of(chosen), clip);
-    chosen.wsam->ascend();
-    return results_of(chosen, gradient);
   };
 }
 

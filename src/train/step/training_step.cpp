@@ -21,8 +21,7 @@ Config engine_config(const RunConfig& config, Mode mode, Capture capture) {
 Accelerated<TrainStep> accelerated_step(models::Decoder model, const ChosenOptimizer& optimizer,
                                         const RunConfig& config, Config engine) {
   const int64_t count = config.train.micro_batches;
-  const bool is_cut = count > 1 && engine.mode == Mode::kFast && optimizer.wsam == nullptr &&
-                      model->parameters().front().device().is_cpu();
+  const bool is_cut = count > 1 && engine.mode == Mode::kFast && model->parameters().front().device().is_cpu();
   if (is_cut) engine.parallel = in_micro_batches(count);
   return accelerate(
       make_train_step(model, optimizer, config.optim.clip, count, is_cut ? Turns::kOutside : Turns::kInStep), {model},

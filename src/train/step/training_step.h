@@ -14,7 +14,7 @@ Config engine_config(const RunConfig& config, Mode mode, Capture capture);
 
 // Takes all_rows() of a batch. The Graph of a step is cut into its micro-batches, as a pipeline of one stage, so that
 // its plan and its start do not grow with their number; recorded calls, of which exact mode and devices are, cannot be
-// cut, and take them in a loop, as WSAM does, whose second gradient begins with the whole of the first.
+// cut, and take them in a loop.
 Accelerated<TrainStep> accelerated_step(models::Decoder model, const ChosenOptimizer& optimizer,
                                         const RunConfig& config, Config engine);
 

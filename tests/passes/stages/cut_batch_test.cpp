@@ -40,7 +40,7 @@ call 4 %3 = aten::sub_.Tensor(%3, %7) writes %3 | update "m"
                               2);
   EXPECT_EQ(cut.rows.size(), 2U);
   EXPECT_TRUE(cut.before.empty());
-  EXPECT_EQ(to_text(cut.micro_batch), R"(stepc.graph 1
+  EXPECT_EQ(to_text(cut.rounds[0].micro_batch), R"(stepc.graph 1
 input %0: f32[1, 1, 4, 4] = batch "0"
 input %1: f32[1, 5, 3] = batch "1"
 input %10: f32[3, 1, 2, 2] = gradient "sum 0 f32[3, 1, 2, 2]"
