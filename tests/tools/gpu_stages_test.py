@@ -42,7 +42,7 @@ def test_the_list_has_a_line_a_stage(stages):
 def test_an_unknown_stage_is_one_line():
     ran = run("--only", "kernel")
     assert ran.returncode == 2 and ran.stdout == ""
-    assert ran.stderr == "gpu_stages: no stage 'kernel'; one of: machine, kernels, kernel_rates, sanitizer, steps, exact, calibrate, step_times\n"
+    assert ran.stderr == "gpu_stages: no stage 'kernel'; one of: machine, kernels, kernel_rates, sanitizer, steps, exact, calibrate, step_times, nccl\n"
 
 
 def test_what_a_stage_keeps_is_written_while_it_runs(stages, tmp_path):
@@ -60,14 +60,14 @@ def test_what_a_stage_keeps_is_written_while_it_runs(stages, tmp_path):
     assert found["state"] == "ok" and found["result"]["then"] == {"state": "running", "why": "", "result": {"seen": 1}}
 
 
-@pytest.mark.parametrize("name", ["steps", "exact", "calibrate", "step_times"])
+@pytest.mark.parametrize("name", ["steps", "exact", "calibrate", "step_times", "nccl"])
 def test_stages_for_steps_want_a_wheel(name, tmp_path):
     ran = run("--only", name, "--bundle", str(tmp_path), "--out", str(tmp_path / "gpu.json"))
     assert ran.returncode == 1
     assert f"{tmp_path}/wheels has no wheel of stepc: make gpu-bundle where python3.12 is" in ran.stdout
 
 
-@pytest.mark.parametrize("name", ["steps", "exact", "calibrate", "step_times"])
+@pytest.mark.parametrize("name", ["steps", "exact", "calibrate", "step_times", "nccl"])
 def test_stages_for_steps_say_that_there_is_no_device(stages, name, tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
