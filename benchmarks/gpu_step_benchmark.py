@@ -16,20 +16,23 @@ from torch import nn
 
 import stepc
 
-# width, layers, heads, vocabulary, batch, tokens
+# width, layers, heads, vocabulary, batch, tokens; the last two have the sizes of BERT-base, and of ViT-S (patches as tokens)
 MODELS = {
     "tiny": (128, 2, 4, 512, 2, 64),
     "small": (256, 6, 4, 8192, 4, 128),
     "125m-1x512": (768, 12, 12, 32000, 1, 512),
     "125m": (768, 12, 12, 32000, 8, 1024),
     "1b": (2048, 16, 16, 32000, 4, 1024),
+    "bert-base": (768, 12, 12, 30522, 4, 128),
+    "vit-s": (384, 12, 6, 1000, 8, 197),
 }
+ENCODERS = {"bert-base", "vit-s"}
 
 
 class Block(nn.Module):
-    def __init__(self, width, heads):
+    def __init__(self, width, heads, is_causal):
         super().__init__()
-        self.heads = heads
+        self.heads, self.is_causal = heads, is_causal
         self.norm, self.norm2 = nn.RMSNorm(width), nn.RMSNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
         self.gate, self.up = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, 3 * width, bias=False)
@@ -38,17 +41,17 @@ class Block(nn.Module):
     def forward(self, x):
         batch, length, width = x.shape
         heads = (one.view(batch, length, self.heads, -1).transpose(1, 2) for one in self.qkv(self.norm(x)).chunk(3, -1))
-        mixed = nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+        mixed = nn.functional.scaled_dot_product_attention(*heads, is_causal=self.is_causal)
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
         y = self.norm2(x)
         return x + self.down(nn.functional.silu(self.gate(y)) * self.up(y))
 
 
 class Decoder(nn.Module):
-    def __init__(self, width, layers, heads, vocabulary):
+    def __init__(self, width, layers, heads, vocabulary, is_causal=True):
         super().__init__()
         self.embed = nn.Embedding(vocabulary, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.blocks = nn.ModuleList(Block(width, heads, is_causal) for _ in range(layers))
         self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, vocabulary, bias=False)
 
     def forward(self, ids):
@@ -63,7 +66,7 @@ class Runner:
         width, layers, heads, vocabulary, self.batch, self.tokens = MODELS[model]
         self.vocabulary = vocabulary
         torch.manual_seed(0)
-        self.model = Decoder(width, layers, heads, vocabulary).to("cuda", dtype)
+        self.model = Decoder(width, layers, heads, vocabulary, model not in ENCODERS).to("cuda", dtype)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
         forward = torch.compile(self.model) if kind == "compile" else self.model
 

@@ -10,6 +10,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "aten/cpu_hook.h"
+#include "aten/cuda_library.h"
 #include "aten/virtual_device.h"
 #include "base/check.h"
 
@@ -20,6 +21,7 @@ constexpr size_t kKinds = static_cast<size_t>(c10::DeviceType::COMPILE_TIME_MAX_
 std::array<std::atomic<bool>, kKinds> g_hooked{};  // by kind of device
 std::atomic<bool> g_any_hooked{false};
 MakeDeviceGraph* g_make_cuda_graph = nullptr;
+void* g_cuda_library = nullptr;
 thread_local bool t_is_librarys = false;  // a LibraryMemoryScope is open
 
 void free_in_arena(void* memory) {
@@ -78,6 +80,7 @@ std::string install_cuda_hook() {
   if (install == nullptr) return "libstepc_cuda.so is of another version of stepc";
   install(&allocate, &unwrap);
   g_make_cuda_graph = reinterpret_cast<MakeDeviceGraph*>(::dlsym(library, "stepc_make_cuda_graph"));
+  g_cuda_library = library;
   return {};
 }
 }  // namespace
@@ -91,6 +94,18 @@ std::unique_ptr<DeviceGraph> make_device_graph(const c10::Device& device) {
                          ? g_make_cuda_graph
                          : reinterpret_cast<MakeDeviceGraph*>(::dlsym(RTLD_DEFAULT, "stepc_make_device_graph"));
   return std::unique_ptr<DeviceGraph>(make == nullptr ? nullptr : make(device.index()));
+}
+
+void* cuda_symbol(const char* name) {
+  const bool is_open = install_device_hook(c10::kCUDA).empty() && g_cuda_library != nullptr;
+  return is_open ? ::dlsym(g_cuda_library, name) : nullptr;
+}
+
+void* native_stream(const c10::Stream& stream) {
+  auto* const of = reinterpret_cast<void* (*)(const c10::Stream&)>(cuda_symbol("stepc_cuda_stream"));
+  USER_CHECK(of != nullptr, "CUDA's streams: {}",
+             has_virtual_device() ? "this GPU is not there" : install_device_hook(c10::kCUDA));
+  return of(stream);
 }
 
 bool has_device_hook(c10::DeviceType type) {

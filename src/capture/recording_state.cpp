@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include "aten/constants.h"
+#include "aten/device_facts.h"
 #include "aten/device_hook.h"
 #include "aten/memory_regions.h"
 #include "aten/operators.h"
@@ -167,7 +168,11 @@ std::vector<at::Tensor> RecordingState::held() {
 Space RecordingState::space_of(const at::Tensor& tensor) {
   if (tensor.device().is_cpu()) return Space::kHost;
   const std::string device = tensor.device().str();
-  if (trace_.device.empty()) trace_.device = device;
+  if (trace_.device.empty()) {
+    trace_.device = device;
+    const auto facts = device_facts(tensor.device());
+    if (const std::string why = facts ? trouble_with(*facts) : std::string(); !why.empty()) obstacle(why);
+  }
   if (trace_.device != device)
     obstacle(str("tensors of two devices meet in the step, {} and {}: a step has one", trace_.device, device));
   return Space::kDevice;

@@ -71,7 +71,7 @@ std::unique_ptr<Peers> Meeting::connect(const std::vector<int64_t>& members, con
   const auto own = std::ranges::find(members, rank_);
   INTERNAL_CHECK(own != members.end(), "rank {} makes a group of others", rank_);
   const int64_t place = own - members.begin();
-  if (members.size() == 1) return std::make_unique<Peers>(members, place, nullptr);
+  if (members.size() == 1) return std::make_unique<Peers>(members, place, nullptr, timeout_);
   if (!transport_) transport_ = cpu_transport(address_);
   transport_->listen(true);
   c10::intrusive_ptr<c10d::Backend> backend;
@@ -82,7 +82,7 @@ std::unique_ptr<Peers> Meeting::connect(const std::vector<int64_t>& members, con
   } catch (const std::exception& error) {
     throw LostRank(str("ranks {} did not connect: {}", names, line_of(error)));
   }
-  auto peers = std::make_unique<Peers>(members, place, std::move(backend));
+  auto peers = std::make_unique<Peers>(members, place, std::move(backend), timeout_);
   check_round(*peers);
   if (secret_.is_given()) check_secret(*peers, secret_, str("ranks {}{}", names, name));
   return peers;

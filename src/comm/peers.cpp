@@ -26,7 +26,7 @@ bool is_timeout(const std::exception& error) {
 }
 
 // Whose messages of an exchange have not come, that of its `first` among them: with it all that wait have ended.
-std::vector<size_t> late_from(const InFlight::Works& exchange, size_t first) {
+std::vector<size_t> late_from(const PeerWorks& exchange, size_t first) {
   constexpr std::chrono::milliseconds kMoment{1};
   std::vector<size_t> late;
   for (size_t i = first; i < exchange.all.size(); ++i) {
@@ -51,8 +51,9 @@ std::string line_of(const std::exception& error) {
   return line;
 }
 
-Peers::Peers(std::vector<int64_t> members, int64_t own, c10::intrusive_ptr<c10d::Backend> backend)
-    : members_(std::move(members)), own_(own), backend_(std::move(backend)) {
+Peers::Peers(std::vector<int64_t> members, int64_t own, c10::intrusive_ptr<c10d::Backend> backend,
+             std::chrono::milliseconds timeout)
+    : members_(std::move(members)), own_(own), backend_(std::move(backend)), timeout_(timeout) {
   INTERNAL_CHECK(own_ >= 0 && own_ < ranks(), "rank {} of a group of {}", own_, ranks());
   INTERNAL_CHECK(backend_ || ranks() == 1, "{} ranks without a backend", ranks());
 }
@@ -61,13 +62,15 @@ InFlight::InFlight(std::unique_ptr<Works> works) : works_(std::move(works)) {}
 InFlight::InFlight(InFlight&&) noexcept = default;
 InFlight& InFlight::operator=(InFlight&&) noexcept = default;
 InFlight::~InFlight() = default;
-void InFlight::end() { works_->peers.end(*works_); }
+void InFlight::end() { works_->end(); }
 
 // Nothing says which bytes have arrived.
-InFlight::Works::~Works() {
+PeerWorks::~PeerWorks() {
   if (!all.empty() && !peers.lost_)
     peers.lost_.emplace(op + " was given up before it had ended", LostIn{op, peers.members_});
 }
+
+void PeerWorks::end() { peers.end(*this); }
 
 InFlight Peers::begin(std::string_view op, std::span<const SentBytes> sent, std::span<const ReceivedBytes> received,
                       std::optional<int> tag) {
@@ -78,7 +81,7 @@ InFlight Peers::begin(std::string_view op, std::span<const SentBytes> sent, std:
   const size_t rounds = sent.size() / n;
   const auto began = Clock::now();
   const NoPipeSignal none;
-  auto exchange = std::make_unique<InFlight::Works>(*this, op);
+  auto exchange = std::make_unique<PeerWorks>(*this, op);
   exchange->all.reserve(2 * sent.size());
   const auto tag_of = [&](size_t round) {
     return static_cast<int>((static_cast<size_t>(tag.value_or(tag_)) + round) % std::numeric_limits<int>::max());
@@ -116,7 +119,7 @@ InFlight Peers::begin(std::string_view op, std::span<const SentBytes> sent, std:
   return InFlight(std::move(exchange));
 }
 
-void Peers::end(InFlight::Works& exchange) {
+void Peers::end(PeerWorks& exchange) {
   if (lost_) throw LostRank(*lost_);
   const auto began = Clock::now();
   for (size_t i = 0; i < exchange.all.size(); ++i) {

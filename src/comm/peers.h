@@ -12,6 +12,7 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "comm/exchanges.h"
 #include "comm/ranks.h"
 
 namespace stepc {
@@ -25,12 +26,11 @@ struct ReceivedBytes {
   uint64_t bytes = 0;
 };
 
-// The works of an InFlight. Their memory is in use until Peers::end() has ended them.
-struct InFlight::Works {
-  Works(Peers& of, std::string_view name) : peers(of), op(name) {}
-  ~Works();
-  Works(const Works&) = delete;
-  Works& operator=(const Works&) = delete;
+// Messages on their way. Their memory is in use until Peers::end() has ended them.
+struct PeerWorks final : InFlight::Works {
+  PeerWorks(Peers& of, std::string_view name) : peers(of), op(name) {}
+  ~PeerWorks() override;
+  void end() override;
 
   Peers& peers;
   std::string op;
@@ -41,12 +41,15 @@ class Peers {
  public:
   // `members`: the ranks of the group by their number in the run. `own`: the index of this rank among them. There is no
   // backend if the rank is alone.
-  Peers(std::vector<int64_t> members, int64_t own, c10::intrusive_ptr<c10d::Backend> backend);
+  // `timeout`: how long it waits for an answer.
+  Peers(std::vector<int64_t> members, int64_t own, c10::intrusive_ptr<c10d::Backend> backend,
+        std::chrono::milliseconds timeout);
 
   [[nodiscard]] int64_t rank() const { return own_; }
   [[nodiscard]] int64_t ranks() const { return std::ssize(members_); }
   [[nodiscard]] const std::vector<int64_t>& members() const { return members_; }
   [[nodiscard]] const Traffic& traffic() const { return traffic_; }
+  [[nodiscard]] std::chrono::milliseconds timeout() const { return timeout_; }
 
   // Sends sent[i] to rank i of the group and receives received[i] from it, also for this rank itself. A second set of
   // as many may follow these, and so on: all are transferred at once. Both sides give the same sizes; for 0 bytes no
@@ -55,18 +58,19 @@ class Peers {
   // then on at every call. With a `tag` the messages have that number and the next ones, and are not counted.
   InFlight begin(std::string_view op, std::span<const SentBytes> sent, std::span<const ReceivedBytes> received,
                  std::optional<int> tag = {});
-  void end(InFlight::Works& exchange);
+  void end(PeerWorks& exchange);
   void exchange(std::string_view op, std::span<const SentBytes> sent, std::span<const ReceivedBytes> received) {
     begin(op, sent, received).end();
   }
 
  private:
-  friend struct InFlight::Works;
+  friend struct PeerWorks;
   [[noreturn]] void lose(std::string_view op, const std::vector<size_t>& peers, const std::exception& error);
 
   std::vector<int64_t> members_;
   int64_t own_ = 0;
   c10::intrusive_ptr<c10d::Backend> backend_;
+  std::chrono::milliseconds timeout_;
   int tag_ = 0;
   std::optional<LostRank> lost_;
   Traffic traffic_;

@@ -12,6 +12,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include "comm/exchanges.h"
 #include "comm/meeting.h"
 #include "comm/watch/watchdog.h"
 
@@ -90,6 +91,7 @@ std::unique_ptr<RankGroup> Ranks::apart(const std::string& name) const {
 // reason is, which follows.
 std::vector<int64_t> Ranks::numbers(int64_t mine, const std::string* failure) {
   INTERNAL_CHECK_LE(0, mine);
+  for (const auto& [name, group] : *groups_) group.check();
   int64_t word = failure == nullptr ? mine : -1 - std::ssize(*failure);
   std::vector<int64_t> given(static_cast<size_t>(ranks()));
   // Nothing is allocated for them: within a step that would be none of its plan's.

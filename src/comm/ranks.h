@@ -27,6 +27,7 @@ class Store;
 
 namespace stepc {
 
+class Exchanges;
 class Meeting;
 class Peers;
 class Watchdog;
@@ -75,9 +76,12 @@ class InFlight {
   std::unique_ptr<Works> works_;
 };
 
-// Some ranks, in an order. Tensors are contiguous and on the CPU; no memory is allocated for them. All data goes
-// directly from rank to rank into its place. Each rank reduces its part itself, in the order of ranks and in float32 if
-// the type is narrower, so every run and every rank gives the same bits.
+// Some ranks, in an order. The tensors of a call are contiguous and lie in one memory.
+//
+// On the CPU no memory is allocated for them, and all data goes directly from rank to rank into its place. Each rank
+// reduces its part itself, in the order of ranks and in float32 if the type is narrower, so every run and every rank
+// gives the same bits. On a CUDA device NCCL does it (comm/nccl_exchanges.h); the first call there connects it. On any
+// other device it goes by way of copies on the host, with the same bits as there.
 class RankGroup {
  public:
   explicit RankGroup(std::unique_ptr<Peers> peers);
@@ -114,8 +118,16 @@ class RankGroup {
   // In place, with scratch memory as above.
   void all_reduce(at::TensorList tensors, ReduceOp how, void* scratch, uint64_t scratch_bytes);
 
+  // Throws LostRank where a device has lost others meanwhile; waits for nothing.
+  void check() const;
+
  private:
+  Exchanges& exchanges_of(at::TensorList tensors);
+  Exchanges& messages_of(at::TensorList tensors);
+
   std::unique_ptr<Peers> peers_;
+  std::unique_ptr<Exchanges> host_, copied_;
+  std::map<int, std::unique_ptr<Exchanges>> cuda_;  // by device
 };
 
 // All ranks of a run; one object on each rank, shared by everything that runs on it.

@@ -86,6 +86,10 @@ class CudaGraph final : public DeviceGraph {
 };
 }  // namespace
 
+extern "C" __attribute__((visibility("default"))) void* stepc_cuda_stream(const c10::Stream& stream) {
+  return c10::cuda::CUDAStream(stream).stream();
+}
+
 extern "C" __attribute__((visibility("default"))) DeviceGraph* stepc_make_cuda_graph(c10::DeviceIndex device) {
   return new CudaGraph(device);
 }

@@ -15,6 +15,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "aten/cpu_hook.h"
+#include "aten/device_facts.h"
 #include "base/check.h"
 
 namespace stepc {
@@ -121,6 +122,10 @@ DeviceArenaLease::DeviceArenaLease(const c10::Device& device, uint64_t bytes)
   if (memory_.defined() && memory_.nbytes() >= bytes) return;
   memory_.reset();
   const auto rounded = static_cast<int64_t>((std::max<uint64_t>(bytes, 1) + kHugePage - 1) / kHugePage * kHugePage);
+  const auto facts = device_facts(device);
+  USER_CHECK(!facts || facts->total_bytes == 0 || bytes <= facts->free_bytes,
+             "the plan needs {} on {}, of whose {} there are {} free", human_bytes(bytes), name_of(device, facts),
+             human_bytes(facts->total_bytes), human_bytes(facts->free_bytes));
   try {
     memory_ = at::empty({rounded}, at::TensorOptions().dtype(at::kByte).device(device));
   } catch (const c10::OutOfMemoryError& error) {

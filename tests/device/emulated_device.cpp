@@ -2,6 +2,7 @@
 // twice: where tensors say that it lies it can be neither read nor written, so host code that follows a device's
 // pointer ends with a fault; kernels, which are the CPU's, find it at a fixed distance from there. Kernels run at once,
 // but nothing of them is on the host before a synchronisation: see Unfinished.
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -9,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <sstream>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -28,11 +30,13 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
+#include "aten/device_facts.h"
 #include "aten/device_hook.h"
 
 namespace {
 
 constexpr auto kKind = c10::DeviceType::PrivateUse1;
+std::atomic<bool> g_is_stopped{false};
 const c10::Device kDevice(kKind, 0);
 
 // ---- memory
@@ -227,6 +231,17 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeDevice(c10::DeviceIndex) const override { Unfinished::instance().finish(); }
   void synchronizeStream(const c10::Stream&) const override { Unfinished::instance().finish(); }
   bool queryStream(const c10::Stream&) const override { return true; }
+  // All streams are one, and what an event marks is over, unless a test has stopped the device.
+  c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override {
+    return c10::Stream(c10::Stream::DEFAULT, kDevice);
+  }
+  void record(void** event, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {
+    static int one_for_all;
+    *event = &one_for_all;
+  }
+  void block(void*, const c10::Stream&) const override {}
+  bool queryEvent(void*) const override { return !g_is_stopped; }
+  void destroyEvent(void*, c10::DeviceIndex) const noexcept override {}
 };
 
 struct Hooks final : at::PrivateUse1HooksInterface {
@@ -399,9 +414,22 @@ void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::
   });
 }
 
+// A second device, which has memory and runs nothing.
+struct Second final : c10::Allocator {
+  c10::DataPtr allocate(size_t bytes) override {
+    c10::DataPtr memory = Memory::instance().allocate(bytes);
+    memory.unsafe_set_device(c10::Device(kKind, 1));
+    return memory;
+  }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    Memory::instance().copy_data(to, from, bytes);
+  }
+};
 at::Tensor empty(c10::SymIntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
-                 std::optional<at::Device>, std::optional<bool>, std::optional<at::MemoryFormat> format) {
-  return at::detail::empty_generic(C10_AS_INTARRAYREF_SLOW(sizes), c10::GetAllocator(kKind),
+                 std::optional<at::Device> device, std::optional<bool>, std::optional<at::MemoryFormat> format) {
+  static Second second;
+  c10::Allocator* const allocator = device && device->index() == 1 ? &second : c10::GetAllocator(kKind);
+  return at::detail::empty_generic(C10_AS_INTARRAYREF_SLOW(sizes), allocator,
                                    c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::dtype_or_default(dtype),
                                    format);
 }
@@ -520,6 +548,22 @@ static const bool g_registered = [] {
   at::RegisterPrivateUse1HooksInterface(new Hooks);  // for good
   return true;
 }();
+// EMULATED_CARD="capability free total name" says what it is.
+extern "C" __attribute__((visibility("default"))) bool stepc_device_facts(c10::DeviceIndex, stepc::DeviceFacts* facts) {
+  const char* const said = std::getenv("EMULATED_CARD");
+  if (said == nullptr) return false;
+  std::istringstream words(said);
+  words >> facts->compute_capability >> facts->free_bytes >> facts->total_bytes >> std::ws;
+  std::getline(words, facts->name);
+  facts->id = facts->name;
+  return true;
+}
+// A kernel that is launched past PyTorch.
+extern "C" __attribute__((visibility("default"))) void emulated_device_double(float* memory, int64_t count) {
+  auto* const there = static_cast<float*>(Memory::instance().seen_by_kernels(memory));
+  for (int64_t i = 0; i < count; ++i) there[i] *= 2;
+}
+extern "C" __attribute__((visibility("default"))) void emulated_device_stop(bool stops) { g_is_stopped = stops; }
 extern "C" __attribute__((visibility("default"))) stepc::DeviceGraph* stepc_make_device_graph(c10::DeviceIndex) {
   return new Graph;
 }

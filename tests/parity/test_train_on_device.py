@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import re
 
 import pytest
@@ -96,3 +97,28 @@ def test_an_index_that_is_not_there(stepc, run, device):
 def test_several_ranks_on_a_device_are_refused(stepc, run, device):
     said = run("train", "run.toml", "--device", device, "--ranks", "2", succeeds=False).stderr
     assert f'train.device = "{device}": 2 ranks train on CPUs alone' in said
+
+
+CARDS = {
+    "too old": ("70 16000000000 16000000000 Tesla V100-SXM2-16GB", "(sm_70) is too old: PyTorch has kernels for sm_75 and newer; choose \"cpu\""),
+    "too small": ("90 20000 80000000000 NVIDIA H100 80GB HBM3", "on emulated:0 (NVIDIA H100 80GB HBM3), of whose 74.5 GiB there are 19.5 KiB free"),
+}
+
+
+@pytest.mark.parametrize("card, words", CARDS.values(), ids=CARDS.keys())
+def test_a_card_that_a_run_cannot_use_is_one_line(stepc, build_dir, card, words):
+    """Before anything runs."""
+    added = {"LD_PRELOAD": str(next(build_dir.glob("tests/libemulated_device.so"))), "EMULATED_CARD": card}
+    ran = stepc("train", "run.toml", "--device", "emulated", env=os.environ | added)
+    assert ran.returncode != 0 and words in ran.stderr and len(ran.stderr.strip().splitlines()) == 1, ran.stderr
+
+
+def test_cards_that_are_a_default_have_a_line_in_the_docs():
+    """Where `stepc train` has run, and what with."""
+    root = pathlib.Path(__file__).resolve().parents[2]
+    cards = re.search(r"kProvenCards = \{(.*)\};", (root / "src/train/machine/device.cpp").read_text())[1]
+    ran = (root / "docs/gpu.md").read_text().split("What has run on a GPU:")[1].split("\n\n")[1].splitlines()
+    heads = [one.strip() for one in ran[0].split("|")]
+    for card in re.findall(r'"(.*?)"', cards):
+        column = next(at for at, head in enumerate(heads) if head.startswith(card))
+        assert any("`stepc train --device cuda`" in line.split("|")[column] for line in ran[2:])

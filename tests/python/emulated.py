@@ -23,6 +23,11 @@ def device():
     module.get_amp_supported_dtype = list
     module.synchronize = torch.accelerator.synchronize
     torch._register_device_module("emulated", module)
-    build = pathlib.Path(stepc.__file__).parents[2]
-    ctypes.CDLL(str(next(build.glob("tests/libemulated_device.so"))), mode=ctypes.RTLD_GLOBAL)  # stepc asks it for graphs
+    library()
     return "emulated"
+
+
+@functools.cache
+def library():
+    build = pathlib.Path(stepc.__file__).parents[2]
+    return ctypes.CDLL(str(next(build.glob("tests/libemulated_device.so"))), mode=ctypes.RTLD_GLOBAL)  # stepc asks it for graphs

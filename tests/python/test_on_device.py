@@ -3,6 +3,7 @@ one.
 """
 
 import copy
+import re
 
 import emulated
 import pytest
@@ -447,3 +448,41 @@ def test_data_that_the_step_makes_on_the_device(device):
     called = steps_of(run, stepc.Config(device_graphs=True), batches(device), step)
     assert_same(run, want)
     assert called.stats["replays"] >= 2, called.report()
+
+
+def stats_of_steps(device):
+    run = Run(device)
+    step = stepc.accelerate(lambda ids: run.update(loss_of(run.model, ids)), config=stepc.Config(mode="exact"))
+    for batch in batches(device):
+        step(batch)
+    return step.stats
+
+
+def test_two_devices_in_a_step_run_as_they_are():
+    device = emulated.device()
+    run, spare = Run(device), torch.empty(2, 2, device="emulated:1")
+
+    def step(ids):
+        spare.view(4)
+        return run.update(loss_of(run.model, ids))
+
+    called = stepc.accelerate(step)
+    for batch in batches(device):
+        called(batch)
+    assert called.stats["replays"] == 0 and len(called.stats["warnings"]) == 1
+    assert re.search("tensors of two devices meet in the step, emulated:[01] and emulated:[01]: a step has one", called.stats["warnings"][0])
+
+
+def test_a_device_that_is_too_old_runs_steps_as_they_are(monkeypatch):
+    monkeypatch.setenv("EMULATED_CARD", "70 16000000000 16000000000 Tesla V100-SXM2-16GB")
+    stats = stats_of_steps(emulated.device())
+    assert stats["replays"] == 0 and len(stats["warnings"]) == 1
+    assert "Tesla V100-SXM2-16GB (sm_70) is too old: PyTorch has kernels for sm_75 and newer" in stats["warnings"][0]
+
+
+def test_a_plan_that_the_device_has_no_room_for_says_so(monkeypatch):
+    monkeypatch.setenv("EMULATED_CARD", "90 1000 80000000000 NVIDIA H100 80GB HBM3")
+    stats = stats_of_steps(emulated.device())
+    assert len(stats["warnings"]) >= 1
+    said = [one for one in stats["warnings"] if "the plan needs" in one]
+    assert said and "on emulated:0 (NVIDIA H100 80GB HBM3), of whose 74.5 GiB there are 1000 B free" in said[0], stats["warnings"]

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def test_the_list_has_a_line_a_stage(stages):
 def test_an_unknown_stage_is_one_line():
     ran = run("--only", "kernel")
     assert ran.returncode == 2 and ran.stdout == ""
-    assert ran.stderr == "gpu_stages: no stage 'kernel'; one of: machine, kernels, kernel_rates, steps, step_times\n"
+    assert ran.stderr == "gpu_stages: no stage 'kernel'; one of: machine, kernels, kernel_rates, sanitizer, steps, exact, calibrate, step_times, nccl\n"
 
 
 def test_what_a_stage_keeps_is_written_while_it_runs(stages, tmp_path):
@@ -59,11 +60,87 @@ def test_what_a_stage_keeps_is_written_while_it_runs(stages, tmp_path):
     assert found["state"] == "ok" and found["result"]["then"] == {"state": "running", "why": "", "result": {"seen": 1}}
 
 
-@pytest.mark.parametrize("name", ["steps", "step_times"])
+@pytest.mark.parametrize("name", ["steps", "exact", "calibrate", "step_times", "nccl"])
 def test_stages_for_steps_want_a_wheel(name, tmp_path):
     ran = run("--only", name, "--bundle", str(tmp_path), "--out", str(tmp_path / "gpu.json"))
     assert ran.returncode == 1
     assert f"{tmp_path}/wheels has no wheel of stepc: make gpu-bundle where python3.12 is" in ran.stdout
+
+
+@pytest.mark.parametrize("name", ["steps", "exact", "calibrate", "step_times", "nccl"])
+def test_stages_for_steps_say_that_there_is_no_device(stages, name, tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("[SKIP] there is a device")
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels/stepc-0.whl").touch()
+    (tmp_path / "site").mkdir()
+    assert stages.main(["--only", name, "--bundle", str(tmp_path), "--out", str(tmp_path / "gpu.json")]) == 1
+    found = json.loads((tmp_path / "gpu.json").read_text())[name]
+    assert (found["state"], found["why"]) == ("failed", "no device: torch.cuda.is_available() is false")
+
+
+# As compute-sanitizer prints between what the program does.
+SANITIZER = """#!/usr/bin/env python3
+import json, sys, time
+print("========= COMPUTE-SANITIZER")
+for case in range(3):
+    print(json.dumps({"case": case, "outcome": "same"}), flush=True)
+if sys.argv[2] in FAULTS:
+    print("========= Invalid __global__ write of size 4 bytes")
+    print("=========     at group_1+0x40")
+if sys.argv[2] in HANGS:
+    time.sleep(60)
+print("========= ERROR SUMMARY: 0 errors" if sys.argv[2] == "memcheck" else "========= RACECHECK SUMMARY: 0 hazards displayed")
+"""
+
+
+@pytest.mark.parametrize("faults, hangs, state, why", [
+    ([], [], "ok", ""), (["memcheck"], [], "failed", "memcheck: Invalid __global__ write of size 4 bytes"),
+    ([], ["racecheck"], "ok", "")], ids=["clean", "fault", "slow"])
+def test_the_sanitizers_findings(stages, tmp_path, faults, hangs, state, why):
+    (tmp_path / "gpu_kernels").touch()
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text(SANITIZER.replace("FAULTS", str(faults)).replace("HANGS", str(hangs)))
+    tool.chmod(0o755)
+    stages.STAGES["sanitizer"] = (22, stages.sanitizer)
+    stages.main(["--only", "sanitizer", "--bundle", str(tmp_path), "--out", str(tmp_path / "gpu.json")])
+    found = json.loads((tmp_path / "gpu.json").read_text())["sanitizer"]
+    assert (found["state"], found["why"]) == (state, why), found
+    for check in ("memcheck", "racecheck"):
+        assert found["result"][check]["cases"] == 3 and found["result"][check]["ended"] == (check not in hangs)
+
+
+def test_the_sanitizer_is_asked_for(stages, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    stages.STAGES["sanitizer"] = (20, stages.sanitizer)
+    if Path("/usr/local/cuda/bin/compute-sanitizer").exists():
+        pytest.skip("[SKIP] it is here")
+    assert stages.main(["--only", "sanitizer", "--bundle", str(tmp_path), "--out", str(tmp_path / "gpu.json")]) == 1
+    found = json.loads((tmp_path / "gpu.json").read_text())["sanitizer"]
+    assert found["why"].startswith("compute-sanitizer is neither on PATH nor in ")
+
+
+def test_a_target_file_of_measured_rates(request, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / request.config.getoption("--build-dir") / "python"))
+    loader = importlib.machinery.SourceFileLoader("gpu_target_benchmark", str(ROOT / "benchmarks/gpu_target_benchmark.py"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_target_benchmark", loader))
+    loader.exec_module(module)
+    card = types.SimpleNamespace(name="NVIDIA L4", major=8, minor=9, multi_processor_count=58, L2_cache_size=50331648,
+                                 total_memory=23034527744)
+    known = module.known("h100")
+    said = []
+    measure = {"copy": lambda: 2.7e11, "matmuls": lambda row: 1e13 + int(row["rows"]), "attentions": lambda row: 3e13}
+    made = module.measured(known, 60, measure, card, said.append)
+    assert 'name = "NVIDIA L4"\nsm = 89\nmultiprocessors = 58\n' in made and "bytes_per_second = 2.7e+11\n" in made
+    assert len(said) == 1 + known.count("[[") and made.count("flops_per_second = 3e+13") == known.count("[[attentions]]")
+    assert module.measured(known, -1, measure, card).count("flops_per_second = 3e+13") == 0
+    import stepc
+    import torch
+    file = request.getfixturevalue("tmp_path") / "l4.toml"
+    file.write_text(made)
+    plan = stepc.plan(lambda x: x * 2, torch.zeros(4)).plan_for(str(file))
+    assert "NVIDIA L4" in plan.report()
 
 
 def test_a_stage_that_fails_or_hangs_leaves_the_others_alone(stages, tmp_path, capfd):

@@ -29,8 +29,11 @@ void for_buckets(const std::vector<at::Tensor>& tensors, const std::function<voi
   std::vector<at::Tensor> bucket;
   uint64_t bytes = 0;
   for (size_t begin = 0, t = 0; t < tensors.size(); ++t) {
-    USER_CHECK(tensors[t].layout() == c10::Layout::Strided && tensors[t].device().is_cpu(),
-               "a sparse gradient, or one of another device, is not averaged over ranks: use dense gradients");
+    USER_CHECK(tensors[t].layout() == c10::Layout::Strided,
+               "a sparse gradient is not averaged over ranks: use dense gradients");
+    USER_CHECK(tensors[t].device() == tensors[0].device(),
+               "a rank has tensors on {} and on {}: those that ranks exchange lie on one device of each",
+               tensors[0].device().str(), tensors[t].device().str());
     bucket.push_back(tensors[t].contiguous());
     bytes += tensors[t].nbytes();
     if (bytes < kBucketBytes && t + 1 < tensors.size()) continue;

@@ -3,6 +3,7 @@
 
 #include <ATen/Parallel.h>
 
+#include "aten/virtual_device.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -17,6 +18,18 @@
 namespace stepc {
 
 namespace {
+
+// A rank's step runs as a Graph, and those run on CPUs.
+void check_memory_of(const Program& program) {
+  std::vector<at::Tensor> tensors;
+  program.append_tensors(tensors);
+  for (size_t t = 0; t < tensors.size(); ++t)
+    USER_CHECK(!tensors[t].defined() || tensors[t].is_cpu() || tensors[t].is_meta() ||
+                   is_on_virtual_device(tensors[t].device()),
+               "a step on ranks has its tensors on the CPU, and '{}' lies on {}: on devices ranks average the "
+               "gradients of an unchanged loop, stepc.accelerate(model, optimizer, config=config)",
+               program.keys()[t].key, tensors[t].device().str());
+}
 
 // Attempts to capture a step whose program turns out to have other parts than were known before.
 constexpr int kMostCaptures = 4;
@@ -260,6 +273,7 @@ VirtualPlan RankStep::captured_alike(const StepInput& input, const StepOnFn& ste
   const std::vector<at::Tensor> batch = rows_.whole(input);
   for (int attempt = 0; attempt < kMostCaptures; ++attempt) {
     program_.refresh();
+    check_memory_of(program_);
     const std::string before = signature(list_tensors(program_, input), input);
     VirtualPlan captured = plan_on(batch, input, step, numbers);
     program_.refresh();

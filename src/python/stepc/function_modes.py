@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_
 
 from stepc import _C, host_draws, host_values
 from stepc.event_marks import MarksOfClasses
+from stepc.kernel_launches import Launches
 from stepc.read_numbers import READ, make_plain
 
 _CONVERSIONS = {torch.Tensor.__float__, torch.Tensor.__int__}
@@ -113,18 +114,21 @@ class Tracing(_Unseen):
         super().__init__()
         self.scout = scout
         self.marks = MarksOfClasses(scout)
+        self.launches = Launches(_leave)
         self.arrays = _Arrays()
 
     def __enter__(self):
         self.uncompiled = uncompiled()
         self.uncompiled.__enter__()
         self.marks.set()
+        self.launches.__enter__()
         return super().__enter__()
 
     def __exit__(self, *error):
         self._look_at_arrays()
         self.arrays.given.clear()
         super().__exit__(*error)
+        self.launches.__exit__(*error)
         self.marks.remove()
         self.uncompiled.__exit__(*error)
 
@@ -142,7 +146,7 @@ class Tracing(_Unseen):
     def call(self, func, args, kwargs):
         if self.arrays.given:
             self._look_at_arrays()
-        name = host_values.UNSEEN.get(func)
+        name = host_values.unseen(func, args)
         if name is not None:
             numbers = host_values.numbers_of(args[0], name) if host_values.is_plain(args, kwargs) else None
             if numbers is not None and name == "tolist()":
@@ -187,11 +191,17 @@ class Seeing(_Unseen):
         self.follow = None  # the Watch of the step's own code
         self.numbers = []  # read by code that the watch does not inspect
         self.arrays = _Arrays()
+        self.launches = Launches(_C.report_obstacle)
+
+    def __enter__(self):
+        self.launches.__enter__()
+        return super().__enter__()
 
     def __exit__(self, *error):
         self._look_at_arrays()
         self.arrays.given.clear()
         make_plain(self.numbers)
+        self.launches.__exit__(*error)
         return super().__exit__(*error)
 
     def _look_at_arrays(self):
@@ -201,7 +211,7 @@ class Seeing(_Unseen):
     def call(self, func, args, kwargs):
         if self.arrays.given:
             self._look_at_arrays()
-        name = host_values.UNSEEN.get(func)
+        name = host_values.unseen(func, args)
         if name is not None:
             line = self.scout.source_line()
             if self.scout.on_ranks and name in ("tolist()", "numpy()") and args[0].numel() > host_values.MOST_NUMBERS:

@@ -18,6 +18,16 @@ UNSEEN = {
     torch.Tensor.__dlpack__: "__dlpack__()",
     torch.Tensor._version.__get__: "_version",
 }
+_CUDA_INTERFACE = torch.Tensor.__cuda_array_interface__.__get__  # on the CPU it raises, and code asks only whether it is there
+
+
+def unseen(func, args):
+    """The name of a call that gives values, or an address, to the host without the dispatcher; None: it is none."""
+    if func == _CUDA_INTERFACE:
+        return "__cuda_array_interface__" if args[0].device.type != "cpu" else None
+    return UNSEEN.get(func)
+
+
 # Functions that read integers of tensors on the host, unseen by recordings, and then choose their calls: by name, with
 # the argument that they read first.
 _DECIDING = {

@@ -46,7 +46,7 @@ struct RunConfig {
     int64_t micro_batches = 1;
     int64_t seed = 1;
     int64_t threads = 0;
-    std::string device = "cpu";
+    std::string device = "auto";
     std::string mode = "fast";
     std::string capture = "virtual";
     std::string verify = "first";

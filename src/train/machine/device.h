@@ -1,17 +1,29 @@
 // Where a model's tensors lie: the CPU's memory, or a device's that this PyTorch knows.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include <ATen/core/Tensor.h>
 
+#include "aten/device_facts.h"
+
 namespace stepc::train {
 
-// "cpu", "cuda", "cuda:1". A UserError that begins with `what` ("train.device") where no such device is here. It is the
-// calling thread's current one from then on.
-at::Device use_device(const std::string& what, const std::string& name);
+inline constexpr const char* kAutoDevice = "auto";
 
-// A line where there is an NVIDIA GPU that the run leaves alone; else empty.
-std::string unused_gpu(const at::Device& device);
+// "auto", "cpu", "cuda", "cuda:1". A UserError that begins with `what` ("train.device") where no such device is here.
+// It is the calling thread's current one from then on. `local_rank`: without a number, the device of that number.
+at::Device use_device(const std::string& what, const std::string& name, int64_t local_rank = 0);
+
+// The GPU that "auto" decides about: nullopt where no NVIDIA driver is loaded.
+std::optional<DeviceFacts> first_gpu();
+// Where "auto" trains: on a card on which runs of stepc were proven (docs/gpu.md), otherwise on the CPU.
+std::string default_device(const std::optional<DeviceFacts>& gpu);
+// A line where a run on `device` leaves that GPU alone; else empty.
+std::string unused_gpu(const at::Device& device, const std::optional<DeviceFacts>& gpu);
+
+// A UserError where the device is known to have less memory free.
+void check_device_memory(const std::string& what, const at::Device& device, uint64_t needed_bytes);
 
 }  // namespace stepc::train

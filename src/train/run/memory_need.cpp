@@ -8,6 +8,7 @@
 
 #include "base/machine_memory.h"
 #include "base/text.h"
+#include "train/machine/device.h"
 #include "train/machine/machine.h"
 #include "train/step/local_learner.h"
 #include "train/step/optimizer_choice.h"
@@ -45,7 +46,7 @@ std::string to_text(const PlannedNeed& need) {
              human_bytes(need.process), human_bytes(usable_bytes()));
 }
 
-void check_memory_need(const ModelDirectory& directory, const MemoryNeed& need) {
+void check_memory_need(const ModelDirectory& directory, const MemoryNeed& need, const at::Device& device) {
   std::vector<std::string> parts;
   const auto add = [&](const char* name, uint64_t bytes) {
     if (bytes > 0) parts.push_back(str("{} {}", name, human_bytes(bytes)));
@@ -55,7 +56,10 @@ void check_memory_need(const ModelDirectory& directory, const MemoryNeed& need) 
   add("gradients", need.gradients);
   add("copy for saves", need.copies.staging);
   add("snapshots", need.copies.snapshots);
-  check_memory(str("training {} ({})", directory.path.string(), fmt::join(parts, ", ")), need.total());
+  const std::string what = str("training {} ({})", directory.path.string(), fmt::join(parts, ", "));
+  if (device.is_cpu()) return check_memory(what, need.total());
+  check_device_memory(what, device, need.weights + need.optimizer + need.gradients);
+  check_memory(what, std::max(need.loading, need.copies.staging) + need.copies.snapshots);
 }
 
 }  // namespace stepc::train

@@ -33,7 +33,7 @@ std::string to_text(const PlannedNeed& need);
 // The directory's adapter is chosen already. `file_bytes`: of the weights' files.
 MemoryNeed memory_need(const RunConfig& config, const ModelDirectory& directory, uint64_t file_bytes);
 
-// A UserError where a run needs more memory than there is.
-void check_memory_need(const ModelDirectory& directory, const MemoryNeed& need);
+// A UserError where a run needs more memory than there is, on the device or on the host.
+void check_memory_need(const ModelDirectory& directory, const MemoryNeed& need, const at::Device& device = at::kCPU);
 
 }  // namespace stepc::train

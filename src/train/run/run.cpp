@@ -43,7 +43,7 @@ Run::Run(RunConfig config, const Launch& launch, std::shared_ptr<Ranks> ranks, O
          FileSystem& files, std::filesystem::path profile, const LeftBehind* left)
     : files_(files),
       config_(std::move(config)),
-      device_(use_device("train.device", config_.train.device)),
+      device_(use_device("train.device", config_.train.device, launch.ranks > 1 ? launch.local_rank : 0)),
       ranks_(std::move(ranks)),
       is_first_(ranks_ == nullptr || ranks_->rank() == 0),
       is_guarded_(!launch.secret.empty() && launch.local_ranks < launch.ranks),
@@ -72,7 +72,7 @@ Run::Run(RunConfig config, const Launch& launch, std::shared_ptr<Ranks> ranks, O
   at::manual_seed(static_cast<uint64_t>(config_.train.seed));
   for (const std::string& line : without_effect(config_)) log().warn(line);
   if (const auto line = device_.is_cpu() ? slow_float16_here(config_) : std::nullopt) log().warn(*line);
-  if (const std::string line = unused_gpu(device_); !line.empty()) progress_.note(line);
+  if (const std::string line = unused_gpu(device_, first_gpu()); !line.empty()) progress_.note(line);
   progress_.note(start_table(config_, learner_->directory().config, corpus_, numbers_));
   plan_step(left == nullptr ? 0 : left->kept.bytes());
   progress_.note(step_time_text(numbers_, prediction_));

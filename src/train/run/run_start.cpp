@@ -11,6 +11,7 @@
 #include "cost/target.h"
 #include "plan/memory_budget.h"
 #include "train/config/resume.h"
+#include "train/machine/device.h"
 #include "train/model/adapter_choice.h"
 #include "train/model/model_directory.h"
 #include "train/report/progress.h"
@@ -46,7 +47,8 @@ ModelDirectory start_directory(const RunConfig& config, const RunDirectory& dire
   choose_adapter(config, model);
   check_row_length(config, model);
   const uint64_t file_bytes = check_weight_shapes(model);
-  if (trains_alone) check_memory_need(model, memory_need(config, model, file_bytes));
+  if (trains_alone)
+    check_memory_need(model, memory_need(config, model, file_bytes), use_device("train.device", config.train.device));
   return model;
 }
 

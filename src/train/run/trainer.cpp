@@ -28,6 +28,7 @@
 #include "engine/config.h"
 #include "train/config/parallel.h"
 #include "train/config/run_config_keys.h"
+#include "train/machine/device.h"
 #include "train/machine/machine.h"
 #include "train/machine/signals.h"
 #include "train/run/run.h"
@@ -163,6 +164,7 @@ int train(RunConfig config, bool resume, FileSystem& files, const std::filesyste
   USER_CHECK(launch.ranks == 1 || config.train.mode == name_of(Mode::kFast),
              "train.mode = \"{}\": on {} ranks a step runs as a Graph or not at all: choose \"fast\"",
              config.train.mode, launch.ranks);
+  if (launch.ranks > 1 && config.train.device == kAutoDevice) config.train.device = "cpu";
   USER_CHECK(launch.ranks == 1 || config.train.device == "cpu",
              "train.device = \"{}\": {} ranks train on CPUs alone; give one rank, or \"cpu\"", config.train.device,
              launch.ranks);
