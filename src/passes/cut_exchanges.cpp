@@ -32,6 +32,8 @@ struct Cut {
   Split result;
 };
 using Cuts = std::map<size_t, Cut>;  // by node
+// By reduction: gathers of what follows from it row by row. A part of one can leave when that of the other has come.
+using Links = std::multimap<size_t, size_t>;
 
 // Which nodes are cut, and how.
 class Plan {
@@ -42,12 +44,14 @@ class Plan {
       for (TensorId input : graph.nodes[n].inputs) readers_[input.index()].push_back(n);
   }
 
-  Cuts run() && {
+  std::pair<Cuts, Links> run() && {
     for (size_t n = 0; n < graph_.nodes.size(); ++n)
       if (reduces(graph_.nodes[n]) && may_be_cut(graph_.nodes[n])) cut_before(n);
     for (size_t n = 0; n < graph_.nodes.size(); ++n)
       if (gathers(graph_.nodes[n]) && may_be_cut(graph_.nodes[n])) cut_behind(n);
-    return std::move(cuts_);
+    for (size_t n = 0; n < graph_.nodes.size(); ++n)
+      if (const auto cut = cuts_.find(n); cut != cuts_.end() && gathers(graph_.nodes[n])) link(n, cut->second);
+    return {std::move(cuts_), std::move(links_)};
   }
 
  private:
@@ -81,8 +85,8 @@ class Plan {
   // Of a node whose rows do not meet: by a split of its operand or of its result.
   [[nodiscard]] std::optional<Cut> cut_of(const Node& node, std::optional<size_t> operand, const Split& split) const {
     if (node.outputs.size() != 1) return std::nullopt;
-    if (!has(node, Trait::kElementwise) && !has(node, Trait::kView) && !has(node, Trait::kContraction))
-      return std::nullopt;
+    constexpr Trait kByRows[] = {Trait::kElementwise, Trait::kView, Trait::kContraction, Trait::kReduction};
+    if (std::ranges::none_of(kByRows, [&](Trait trait) { return has(node, trait); })) return std::nullopt;
     const ShardingRule rule = sharding_rule_of(graph_, node);
     if (rule.indexed || rule.once || rule.counts || rule.numbered) return std::nullopt;
     const TensorId tensor = operand ? node.inputs[*operand] : node.outputs[0];
@@ -194,63 +198,155 @@ class Plan {
     return is_read;
   }
 
+  // What lies between a reduction in parts and the gather, as the residual stream and a norm of its rows, is in parts.
+  void link(size_t gather, const Cut& cut) {
+    Cuts cuts;
+    failed_.clear();
+    const std::optional<size_t> reduction = reduction_before(graph_.nodes[gather].inputs[0], *cut.operands[0], cuts);
+    if (reduction) links_.emplace(*reduction, gather);
+    cuts_.merge(cuts);
+  }
+  // The last one from which the tensor follows; then `cuts` has what is cut on the way.
+  std::optional<size_t> reduction_before(TensorId tensor, const Split& split, Cuts& cuts) {
+    const NodeId producer = graph_.tensors[tensor.index()].producer;
+    if (!producer.valid() || failed_.contains({tensor, false})) return std::nullopt;
+    const size_t n = producer.index();
+    const Node& node = graph_.nodes[n];
+    if (const Cut* cut = known(n, cuts)) {
+      if (cut->result != split) return std::nullopt;
+      if (reduces(node)) return n;
+      const auto before = behind_.find(n);
+      return before == behind_.end() ? std::nullopt : std::optional(before->second);
+    }
+    std::optional<size_t> last;
+    if (const std::optional<Cut> cut = cut_of(node, std::nullopt, split)) {
+      for (size_t i = 0; i < node.inputs.size(); ++i)
+        if (cut->operands[i]) last = std::max(last, reduction_before(node.inputs[i], *cut->operands[i], cuts));
+      if (last) {
+        cuts.emplace(n, *cut);
+        behind_[n] = *last;
+      }
+    }
+    if (!last) failed_.emplace(tensor, false);
+    return last;
+  }
+
   const Graph& graph_;
   const Mesh mesh_;
   const uint64_t least_bytes_;
   std::vector<std::vector<size_t>> readers_;  // by tensor
   Cuts cuts_;
-  std::set<std::pair<TensorId, bool>> failed_;  // where ends_matmul() has been for the present reduction
+  Links links_;
+  std::map<size_t, size_t> behind_;             // by node between a reduction and a gather: the reduction
+  std::set<std::pair<TensorId, bool>> failed_;  // where the present search has been in vain
 };
 
+// Makes each part when it is needed: all of a reduction's first part, then all of its second.
 class Cutter {
  public:
   Cutter(const Graph& graph, int64_t parts, uint64_t least_bytes)
-      : graph_(graph),
-        parts_(parts),
-        cuts_(Plan(graph, parts, least_bytes).run()),
-        r_(graph),
-        made_(graph.tensors.size()) {}
+      : graph_(graph), parts_(parts), r_(graph), is_there_(graph.tensors.size(), false), made_(graph.tensors.size()) {
+    std::tie(cuts_, links_) = Plan(graph, parts, least_bytes).run();
+    for (const GraphInput& input : graph.inputs) is_there_[input.tensor.index()] = true;
+    for (const auto& [n, cut] : cuts_)
+      made_[graph.nodes[n].outputs[0].index()].emplace(Made{cut.result, std::vector<TensorId>(size())});
+  }
 
   Graph run() {
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const Node& node = graph_.nodes[n];
-      r_.at(node);
-      if (const auto cut = cuts_.find(n); cut != cuts_.end()) {
-        make_parts(node, cut->second);
-        continue;
-      }
-      for (TensorId input : node.inputs) join(input);
-      r_.keep(node);
+      if (!cuts_.contains(n))
+        make_whole(node);
+      else if (reduces(node))
+        for (size_t p = 0; p < size(); ++p) reduce_part(n, p);
     }
     for (const GraphOutput& output : graph_.outputs)
-      if (output.tensor.valid()) join(output.tensor);
+      if (output.tensor.valid()) whole(output.tensor);
     return r_.finish();
   }
 
  private:
   struct Made {
     Split split;
-    std::vector<TensorId> parts;
-    bool is_joined = false;
+    std::vector<TensorId> parts;  // invalid: not yet
   };
 
-  void make_parts(const Node& node, const Cut& cut) {
-    std::vector<std::vector<TensorId>> operands;
-    for (size_t i = 0; i < node.inputs.size(); ++i)
-      operands.push_back(cut.operands[i] ? parts_of(node.inputs[i], *cut.operands[i])
-                                         : std::vector<TensorId>(size(), whole(node.inputs[i])));
-    Shape local = graph_.shape(node.outputs[0]);
-    local[cut.result.at] /= parts_;
-    Made& made = made_[node.outputs[0].index()].emplace(Made{cut.result, {}});
-    for (size_t p = 0; p < size(); ++p) {
-      std::vector<TensorId> inputs;
-      std::vector<Shape> shapes;
-      for (const std::vector<TensorId>& operand : operands) {
-        inputs.push_back(operand[p]);
-        shapes.push_back(b().shape(operand[p]));
-      }
-      made.parts.push_back(b().add(node.op, inputs, attrs_of(node, shapes, local)));
+  void reduce_part(size_t reduction, size_t p) {
+    part(graph_.nodes[reduction].outputs[0], p);
+    const auto [begin, end] = links_.equal_range(reduction);
+    for (auto link = begin; link != end; ++link) {
+      size_t budget = kMostOnTheWay;
+      if (can_make(graph_.nodes[link->second].outputs[0], p, budget)) part(graph_.nodes[link->second].outputs[0], p);
     }
+  }
+  // Whether a part, or without one all of a tensor, needs no part that is still to come, and few nodes.
+  bool can_make(TensorId old, std::optional<size_t> p, size_t& budget) {
+    if (is_there_[old.index()]) return true;
+    if (budget-- == 0) return false;
+    const NodeId producer = graph_.tensors[old.index()].producer;
+    const Node& node = graph_.nodes[producer.index()];
+    const std::optional<Made>& made = made_[old.index()];
+    if (made && !p) return std::ranges::all_of(made->parts, &TensorId::valid);
+    if (made && made->parts[*p].valid()) return true;
+    if (node.aten || (made && reduces(node))) return false;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const bool in_parts = made && is_in_parts(node.inputs[i], cuts_.at(producer.index()).operands[i]);
+      if (!can_make(node.inputs[i], in_parts ? p : std::nullopt, budget)) return false;
+      if (budget == 0) return false;
+    }
+    return true;
+  }
+  [[nodiscard]] bool is_in_parts(TensorId old, const std::optional<Split>& split) const {
+    const std::optional<Made>& made = made_[old.index()];
+    return split && made && made->split == *split;
+  }
+
+  void make_whole(const Node& node) {
+    if (!node.outputs.empty() && is_there_[node.outputs[0].index()]) return;
+    for (TensorId input : node.inputs) whole(input);
+    r_.keep(node);
+    for (TensorId output : node.outputs) is_there_[output.index()] = true;
+  }
+  TensorId whole(TensorId old) {
+    if (is_there_[old.index()]) return r_[old];
+    const Node& node = graph_.nodes[graph_.tensors[old.index()].producer.index()];
+    if (made_[old.index()])
+      join(old, node);
+    else
+      make_whole(node);
+    return r_[old];
+  }
+  void join(TensorId old, const Node& node) {
+    const Shape shape = graph_.shape(old);
+    const auto [open, dim] = opened(shape, made_[old.index()]->split, 1);
+    std::vector<TensorId> parts;
+    for (size_t p = 0; p < size(); ++p) parts.push_back(part(old, p));
+    r_.at(node);
+    for (TensorId& one : parts) one = b().reshape(one, open);
+    r_.replace(old, b().reshape(b().add("concat", parts, {{"dim", static_cast<int64_t>(dim)}}), shape));
+    is_there_[old.index()] = true;
+  }
+
+  TensorId part(TensorId old, size_t p) {
+    if (const TensorId known = made_[old.index()]->parts[p]; known.valid()) return known;
+    const size_t n = graph_.tensors[old.index()].producer.index();
+    const Node& node = graph_.nodes[n];
+    const Cut& cut = cuts_.at(n);
+    std::vector<TensorId> inputs;
+    std::vector<Shape> shapes;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const std::optional<Split>& split = cut.operands[i];
+      inputs.push_back(!split                               ? whole(node.inputs[i])
+                       : is_in_parts(node.inputs[i], split) ? part(node.inputs[i], p)
+                                                            : slices(node, node.inputs[i], *split)[p]);
+      shapes.push_back(b().shape(inputs.back()));
+    }
+    Shape local = graph_.shape(old);
+    local[cut.result.at] /= parts_;
+    r_.at(node);
+    const TensorId made = b().add(node.op, inputs, attrs_of(node, shapes, local));
+    made_[old.index()]->parts[p] = made;
+    return made;
   }
   [[nodiscard]] Attrs attrs_of(const Node& node, const std::vector<Shape>& operands, const Shape& result) const {
     const OpDef& op = op_def(node.op);
@@ -259,31 +355,15 @@ class Cutter {
     if (op.has(Trait::kShapeAttr)) attrs.set("shape", result);
     return attrs;
   }
-
-  TensorId whole(TensorId old) {
-    join(old);
-    return r_[old];
-  }
-  void join(TensorId old) {
-    std::optional<Made>& made = made_[old.index()];
-    if (!made || made->is_joined) return;
-    const Shape shape = graph_.shape(old);
-    const auto [open, dim] = opened(shape, made->split, 1);
-    std::vector<TensorId> parts;
-    for (TensorId part : made->parts) parts.push_back(b().reshape(part, open));
-    r_.replace(old, b().reshape(b().add("concat", parts, {{"dim", static_cast<int64_t>(dim)}}), shape));
-    made->is_joined = true;
-  }
-
-  std::vector<TensorId> parts_of(TensorId old, const Split& split) {
-    if (const std::optional<Made>& made = made_[old.index()]; made && made->split == split) return made->parts;
+  const std::vector<TensorId>& slices(const Node& reader, TensorId old, const Split& split) {
     std::vector<TensorId>& parts = sliced_[{old, split.at, split.inner}];
     if (!parts.empty()) return parts;
-    const Shape shape = graph_.shape(old);
-    Shape local = shape;
+    Shape local = graph_.shape(old);
+    const auto [open, dim] = opened(local, split, parts_);
     local[split.at] /= parts_;
-    const auto [open, dim] = opened(shape, split, parts_);
-    const TensorId all = b().reshape(whole(old), open);
+    const TensorId made = whole(old);
+    r_.at(reader);
+    const TensorId all = b().reshape(made, open);
     Shape begin(open.size(), 0), sizes = open;
     sizes[dim] /= parts_;
     for (int64_t p = 0; p < parts_; ++p) {
@@ -303,10 +383,14 @@ class Cutter {
   [[nodiscard]] size_t size() const { return static_cast<size_t>(parts_); }
   GraphBuilder& b() { return r_.b(); }
 
+  static constexpr size_t kMostOnTheWay = 64;  // nodes from a reduction to a gather
+
   const Graph& graph_;
   const int64_t parts_;
-  const Cuts cuts_;
+  Cuts cuts_;
+  Links links_;
   Rewriter r_;
+  std::vector<bool> is_there_;             // by old tensor: whole
   std::vector<std::optional<Made>> made_;  // by old tensor
   std::map<std::tuple<TensorId, size_t, int64_t>, std::vector<TensorId>> sliced_;
 };

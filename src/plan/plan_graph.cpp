@@ -256,7 +256,7 @@ PlannedGraph plan_overlapped(const Graph& captured, const Trace* trace, const Pl
     return is_better;
   };
   improves_in(1);
-  if (options.passes.settings.strategy.mesh.find("tp"))
+  if (best.graph.mesh.find("tp"))
     for (int64_t parts = 2; parts <= kMostParts; parts *= 2) {
       const Timeline timeline = simulate(best.plan.schedule, options.target);
       if (timeline.exposed_seconds < kLeastExposed * timeline.seconds || !improves_in(parts).value_or(false)) break;
