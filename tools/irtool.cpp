@@ -52,6 +52,7 @@ struct Arguments {
   std::string mesh;
   std::vector<std::string> shard;
   std::optional<int> zero;
+  std::optional<int64_t> exchange_parts;
   bool no_sequence_parallel = false, reduce_narrow = false, shardings = false, communication = false, whole = false,
        on_ranks = false;
   bool all = false, verify = false, times = false, opaque = false, ops = false, passes_page = false;
@@ -114,6 +115,10 @@ Strategy strategy_of(const Arguments& arguments) {
 RunOptions options_of(const Arguments& arguments) {
   RunOptions options;
   options.settings.strategy = strategy_of(arguments);
+  if (arguments.exchange_parts) {
+    options.settings.strategy.overlap_bytes = kOverlapBytes;
+    options.settings.exchange_parts = *arguments.exchange_parts;
+  }
   options.verify = arguments.verify;
   options.only = arguments.passes;
   options.without = arguments.without;
@@ -308,6 +313,9 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"gather", "heads", "ring"}))
       ->needs(mesh);
   app.add_flag("--reduce-bfloat16", arguments.reduce_narrow, "float32 gradients are sent as bfloat16")->needs(mesh);
+  app.add_option("--exchange-parts", arguments.exchange_parts,
+                 "exchanges run beside the computation, and those of tp are cut into so many parts with their matmuls")
+      ->check(CLI::Range(1, 64));
   app.add_option("--shard", arguments.shard,
                  "parameters that match ('*' is any text) and what splits their dimensions: '*.q_proj.weight:0=tp'; "
                  "may be given several times")

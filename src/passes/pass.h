@@ -29,6 +29,7 @@ struct PassSettings {
   std::optional<RecomputeOptions> recompute;  // none: nothing is recomputed
   Strategy strategy = {};                     // no mesh: one device
   bool is_for_gpu = false;                    // a GPU, whose exchanges also reduce
+  int64_t exchange_parts = 1;                 // that exchanges and their matmuls are cut into, if exchanges overlap
 };
 
 struct Pass {

@@ -9,6 +9,7 @@
 #include "loops/lower/lower.h"
 #include "ops/op_def.h"
 #include "passes/check_indices.h"
+#include "passes/cut_exchanges.h"
 #include "passes/fusion/fuse.h"
 #include "passes/fusion/fuse_losses.h"
 #include "passes/merge_collectives.h"
@@ -60,6 +61,11 @@ Graph merge_collectives_for(Graph graph, const PassSettings& settings) {
   return merge_collectives(std::move(graph), settings.strategy.bucket_bytes, settings.strategy.bucket_share);
 }
 // NOLINTNEXTLINE(performance-unnecessary-value-param): a row's function
+Graph cut_exchanges_for(Graph graph, const PassSettings& settings) {
+  const std::optional<uint64_t> least = settings.strategy.overlap_bytes;
+  return least ? cut_exchanges(graph, settings.exchange_parts, *least) : graph;
+}
+// NOLINTNEXTLINE(performance-unnecessary-value-param): a row's function
 Graph split_collectives_for(Graph graph, const PassSettings& settings) {
   const std::optional<uint64_t> least = settings.strategy.overlap_bytes;
   return least ? split_collectives(graph, *least, settings.is_for_gpu) : graph;
@@ -102,9 +108,13 @@ constexpr Pass kPasses[] = {
     {"merge_collectives", merge_collectives_for, kCore, kCore,
      "puts neighbouring collectives of one kind together, a bucket for each exchange",
      "after recompute, which moves what they read; before fuse, whose kernels must not go around an exchange"},
+    {"cut_exchanges", cut_exchanges_for, kCore, kCore,
+     "cuts the exchanges of tensor parallelism and their matmuls into parts, one beside another",
+     "after merge_collectives, which would put the parts together; before split_collectives, which begins each"},
     {"split_collectives", split_collectives_for, kCore, kCore,
      "makes of each exchange its beginning and a wait, so that other work runs between",
-     "after merge_collectives, whose buckets begin at once; before fuse, which puts the sums of parts into kernels"},
+     "after merge_collectives and cut_exchanges, whose buckets and parts begin at once; before fuse, which puts the "
+     "sums of parts into kernels"},
     {"fuse", fuse_for, kCore, kFused,
      "puts what can be one kernel, or one call for matmuls and what finishes them, into a group",
      "before order alone: groups stand in a row, which no other pass keeps up"},

@@ -103,7 +103,8 @@ class Passes {
   std::vector<PassRun> runs_;
 };
 const std::vector<std::string> Passes::kRecompute = {"recompute"};
-const std::vector<std::string> Passes::kFuse = {"merge_collectives", "split_collectives", "fuse", "order"};
+const std::vector<std::string> Passes::kFuse = {"merge_collectives", "cut_exchanges", "split_collectives", "fuse",
+                                                "order"};
 
 // What may be kept gathered, the most first: along all axes that gather in both passes, then without parameters, then
 // parameters alone.
@@ -216,8 +217,17 @@ uint64_t over_budget(const PlannedGraph& planned, const PlanGraphOptions& option
 constexpr uint64_t kPartForOverlap = 8;
 constexpr int kOverlapAttempts = 3;  // to leave room for them in a budget
 
+constexpr int64_t kMostParts = 8;       // of an exchange and its matmul
+constexpr double kLeastExposed = 0.01;  // of a step's time: less is not worth parts
+
+bool has_parts(const PlannedGraph& planned) {
+  return std::ranges::any_of(planned.passes,
+                             [](const PassRun& run) { return run.name == "cut_exchanges" && run.changed; });
+}
+
 // The plan whose exchanges go on beside the computation, where that takes less time than `blocking`, the same step with
-// exchanges that block, and no more memory than it may.
+// exchanges that block, and no more memory than it may. Exchanges and their matmuls are cut into as many parts as gain
+// time.
 PlannedGraph plan_overlapped(const Graph& captured, const Trace* trace, const PlanGraphOptions& options,
                              PlannedGraph blocking) {
   const uint64_t peak = blocking.plan.schedule.peak_bytes();
@@ -226,16 +236,32 @@ PlannedGraph plan_overlapped(const Graph& captured, const Trace* trace, const Pl
   const uint64_t most = has_budget ? std::max(peak, options.budget.bytes - std::min(options.budget.bytes, program))
                                    : peak + peak / kPartForOverlap;
   PlannedGraph best = std::move(blocking);
-  PlanGraphOptions within = options;
-  for (int attempt = 0; attempt < kOverlapAttempts; ++attempt) {
-    Overlapped found = overlapped(plan_within(captured, trace, within), within, most);
-    if (found.planned && cost_of(*found.planned, options.target).seconds < cost_of(best, options.target).seconds)
-      best = *std::move(found.planned);
-    // Recomputation fills its budget: it leaves room for what is in flight, which may cost less than exchanges that
-    // block.
-    if (!has_budget || found.missing_bytes == 0 || found.missing_bytes >= within.budget.bytes) break;
-    within.budget.bytes = std::min(within.budget.bytes, program + most) - found.missing_bytes;
-  }
+  // Whether there is a faster plan in so many parts; nullopt: nothing is cut.
+  const auto improves_in = [&](int64_t parts) -> std::optional<bool> {
+    PlanGraphOptions within = options;
+    within.passes.settings.exchange_parts = parts;
+    bool is_better = false;
+    for (int attempt = 0; attempt < kOverlapAttempts; ++attempt) {
+      const PlannedGraph planned = plan_within(captured, trace, within);
+      if (parts > 1 && !has_parts(planned)) return std::nullopt;
+      Overlapped found = overlapped(planned, within, most);
+      if (found.planned && cost_of(*found.planned, options.target).seconds < cost_of(best, options.target).seconds) {
+        best = *std::move(found.planned);
+        is_better = true;
+      }
+      // Recomputation fills its budget: it leaves room for what is in flight, which may cost less than exchanges that
+      // block.
+      if (!has_budget || found.missing_bytes == 0 || found.missing_bytes >= within.budget.bytes) break;
+      within.budget.bytes = std::min(within.budget.bytes, program + most) - found.missing_bytes;
+    }
+    return is_better;
+  };
+  improves_in(1);
+  if (best.graph.mesh.find("tp"))
+    for (int64_t parts = 2; parts <= kMostParts; parts *= 2) {
+      const Timeline timeline = simulate(best.plan.schedule, options.target);
+      if (timeline.exposed_seconds < kLeastExposed * timeline.seconds || !improves_in(parts).value_or(false)) break;
+    }
   return best;
 }
 
@@ -331,7 +357,7 @@ PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGra
 Graph rank_graph(const Graph& captured, const Strategy& strategy) {
   RunOptions passes;
   passes.settings.strategy = strategy;
-  passes.without = {"recompute", "merge_collectives", "split_collectives", "fuse", "order"};
+  passes.without = {"recompute", "merge_collectives", "cut_exchanges", "split_collectives", "fuse", "order"};
   return run_passes(captured, passes).graph;
 }
 

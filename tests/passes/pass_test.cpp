@@ -42,8 +42,9 @@ std::vector<Case> cases_of(const std::string& path) {
   return out;
 }
 
-// As few bytes as can be, and f32 matmuls on the blocked kernel.
-const PassSettings kSettings = {.matmuls = {.f32 = true}, .recompute = RecomputeOptions{.budget_bytes = 0}};
+// As few bytes as can be, f32 matmuls on the blocked kernel, and exchanges in two parts.
+const PassSettings kSettings = {
+    .matmuls = {.f32 = true}, .recompute = RecomputeOptions{.budget_bytes = 0}, .exchange_parts = 2};
 
 // Nodes that a pass leaves without use are not shown in the expected text.
 TEST(Pass, TextInTextOut) {

@@ -363,5 +363,32 @@ TEST(PlanGraph, RecomputationLeavesRoomForExchangesInFlight) {
   EXPECT_LT(hides.seconds, waits.seconds);
 }
 
+// Layers split over tp, whose sums each matmul waits for: in parts, one goes on beside the matmul of another.
+TEST(PlanGraph, MatmulsRunBesidePartsOfTheirExchanges) {
+  const Graph graph = layered_step(6, 1024, 256, "f32");
+  PlanGraphOptions options;
+  options.target.features = kBlocked;
+  options.target.rates.link_bytes_per_second = 1e9;
+  options.target.rates.link_latency_seconds = 1e-6;
+  options.passes.settings.strategy = {make_mesh({{"tp", 2}}), 0};
+  options.passes.settings.strategy.overlap_bytes = 0;
+  const Schedule parts = plan_graph(graph, nullptr, options).plan.schedule;
+  verify(parts);
+  const MemoryBudget tight = {MemoryBudget::Kind::kBytes, parts.needed_bytes() - parts.peak_bytes() / 16};
+  PlanGraphOptions one_piece = options;
+  one_piece.passes.without = {"cut_exchanges"};
+  const Schedule whole = plan_graph(graph, nullptr, one_piece).plan.schedule;
+  const Timeline hides = simulate(parts, options.target), waits = simulate(whole, options.target);
+  EXPECT_LT(hides.seconds, waits.seconds);
+  EXPECT_LT(hides.exposed_seconds, 0.9 * waits.exposed_seconds);
+  options.budget = tight;
+  EXPECT_LE(plan_graph(graph, nullptr, options).plan.schedule.needed_bytes(), tight.bytes);
+  // Where a message takes longer than its bytes, nothing is cut.
+  options.budget = {};
+  options.target.rates.link_latency_seconds = one_piece.target.rates.link_latency_seconds = 1e-2;
+  EXPECT_EQ(hash_of(plan_graph(graph, nullptr, options).plan.schedule),
+            hash_of(plan_graph(graph, nullptr, one_piece).plan.schedule));
+}
+
 }  // namespace
 }  // namespace stepc

@@ -26,6 +26,7 @@ struct Preset {
   bool sequence_parallel = true;
   std::vector<std::string> keeps = {};
   Context context = Context::kGather;
+  int64_t parts = 1;  // of exchanges and their matmuls
   [[nodiscard]] Strategy strategy() const { return {parse_mesh(mesh), zero, sequence_parallel, {}, keeps, context}; }
 };
 const std::vector<Preset>& presets() {
@@ -41,7 +42,8 @@ const std::vector<Preset>& presets() {
                                                {"cp x zero 3", "dp_shard=2,cp=2", 3},
                                                {"cp x tp", "cp=2,tp=2"},
                                                {"more ranks than key heads", "tp=4"},
-                                               {"nothing divides", "dp_shard=3,tp=3", 3}};
+                                               {"nothing divides", "dp_shard=3,tp=3", 3},
+                                               {"tp in parts", "tp=2", 0, true, {}, Context::kGather, 2}};
   return kPresets;
 }
 
@@ -66,7 +68,10 @@ const std::vector<Preset>& rare_presets() {
       {"cp around a ring", "cp=2", 0, true, {}, Context::kRing},
       {"cp around a ring x zero 3", "dp_shard=3,cp=4", 3, true, {}, Context::kRing},
       {"cp around a ring x tp", "dp_replicate=2,cp=2,tp=2", 0, true, {}, Context::kRing},
-      {"cp around a ring x tp without sp", "cp=2,tp=2", 0, false, {}, Context::kRing}};
+      {"cp around a ring x tp without sp", "cp=2,tp=2", 0, false, {}, Context::kRing},
+      {"tp without sp in parts", "tp=2", 0, false, {}, Context::kGather, 2},
+      {"tp x cp in parts", "cp=2,tp=2", 0, true, {}, Context::kGather, 2},
+      {"tp x zero 3 in parts", "dp_shard=2,tp=2", 3, true, {}, Context::kGather, 2}};
   return kPresets;
 }
 
@@ -82,6 +87,8 @@ Graph local_of(const Graph& graph, const Preset& preset, bool has_buckets = true
   options.verify = true;
   options.settings.strategy = preset.strategy();
   if (!has_buckets) options.settings.strategy.bucket_bytes = 0;
+  if (preset.parts > 1) options.settings.strategy.overlap_bytes = options.settings.strategy.bucket_bytes = 0;
+  options.settings.exchange_parts = preset.parts;
   options.without = {"recompute", "fuse", "order"};
   return run_passes(graph, options).graph;
 }
