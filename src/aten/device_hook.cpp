@@ -19,7 +19,12 @@ namespace {
 constexpr size_t kKinds = static_cast<size_t>(c10::DeviceType::COMPILE_TIME_MAX_DEVICE_TYPES);
 std::array<std::atomic<bool>, kKinds> g_hooked{};  // by kind of device
 std::atomic<bool> g_any_hooked{false};
-MakeDeviceGraph* g_make_cuda_graph = nullptr;
+// What libstepc_cuda.so offers beside its hook.
+struct CudaCalls {
+  MakeDeviceGraph* make_graph = nullptr;
+  FindDeviceFacts* find_facts = nullptr;
+  LoadDeviceProgram* load_program = nullptr;
+} g_cuda;
 thread_local bool t_is_librarys = false;  // a LibraryMemoryScope is open
 
 void free_in_arena(void* memory) {
@@ -77,8 +82,16 @@ std::string install_cuda_hook() {
   auto* const install = reinterpret_cast<InstallCudaHook*>(::dlsym(library, "stepc_install_cuda_hook"));
   if (install == nullptr) return "libstepc_cuda.so is of another version of stepc";
   install(&allocate, &unwrap);
-  g_make_cuda_graph = reinterpret_cast<MakeDeviceGraph*>(::dlsym(library, "stepc_make_cuda_graph"));
+  g_cuda = {reinterpret_cast<MakeDeviceGraph*>(::dlsym(library, "stepc_make_cuda_graph")),
+            reinterpret_cast<FindDeviceFacts*>(::dlsym(library, "stepc_cuda_facts")),
+            reinterpret_cast<LoadDeviceProgram*>(::dlsym(library, "stepc_load_cuda_program"))};
   return {};
+}
+
+// A backend of somebody's own may bring what libstepc_cuda.so offers.
+template <class Call>
+Call* call_of(const c10::Device& device, Call* of_cuda, const char* of_others) {
+  return device.is_cuda() ? of_cuda : reinterpret_cast<Call*>(::dlsym(RTLD_DEFAULT, of_others));
 }
 }  // namespace
 
@@ -86,11 +99,21 @@ LibraryMemoryScope::LibraryMemoryScope() : outer_(std::exchange(t_is_librarys, t
 LibraryMemoryScope::~LibraryMemoryScope() { t_is_librarys = outer_; }
 
 std::unique_ptr<DeviceGraph> make_device_graph(const c10::Device& device) {
-  // A backend of somebody's own may bring them.
-  auto* const make = device.is_cuda()
-                         ? g_make_cuda_graph
-                         : reinterpret_cast<MakeDeviceGraph*>(::dlsym(RTLD_DEFAULT, "stepc_make_device_graph"));
+  auto* const make = call_of(device, g_cuda.make_graph, "stepc_make_device_graph");
   return std::unique_ptr<DeviceGraph>(make == nullptr ? nullptr : make(device.index()));
+}
+
+std::optional<DeviceFacts> device_facts(const c10::Device& device) {
+  auto* const find = call_of(device, g_cuda.find_facts, "stepc_device_facts");
+  DeviceFacts facts;
+  if (find == nullptr || !find(device.index(), &facts)) return std::nullopt;
+  return facts;
+}
+
+std::unique_ptr<DeviceProgram> load_device_program(const c10::Device& device, DeviceCode code) {
+  auto* const load = call_of(device, g_cuda.load_program, "stepc_load_device_program");
+  INTERNAL_CHECK(load != nullptr, "{} runs no generated kernels", device.str());
+  return std::unique_ptr<DeviceProgram>(load(device.index(), &code));
 }
 
 bool has_device_hook(c10::DeviceType type) {

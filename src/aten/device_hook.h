@@ -5,8 +5,12 @@
 // c10::cuda::CUDACachingAllocator::allocator instead, which libstepc_cuda.so replaces (device/cuda_hook.cpp).
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
@@ -47,6 +51,40 @@ class DeviceGraph {
 // nullptr: such a device has none.
 std::unique_ptr<DeviceGraph> make_device_graph(const c10::Device& device);
 
+// ---- generated kernels
+
+struct GpuProgram;  // codegen/gpu_mapping.h
+
+// What kernels for a device are made for.
+struct DeviceFacts {
+  int sm = 0;  // 90: compute capability 9.0
+  int64_t multiprocessors = 0;
+  int64_t shared_bytes = 0;        // that one block may have
+  bool takes_machine_code = true;  // false: it runs the mapping itself
+};
+// nullopt: generated kernels cannot run there.
+std::optional<DeviceFacts> device_facts(const c10::Device& device);
+
+// A generated program for a device: its kernels, which run one after the other.
+struct DeviceCode {
+  struct Kernel {
+    std::string name;
+    int64_t blocks = 0, threads = 0, shared_bytes = 0;
+  };
+  std::string machine_code;  // empty where the device takes none
+  std::vector<Kernel> kernels;
+  std::shared_ptr<const GpuProgram> mapping;
+};
+class DeviceProgram {
+ public:
+  virtual ~DeviceProgram() = default;
+  // All its kernels on the thread's current stream. `arguments`: where the program's inputs, its outputs and its
+  // scratch memory begin on the device, as kernels get them by value.
+  virtual void launch(std::span<void* const> arguments) = 0;
+};
+// Throws where the device refuses it.
+std::unique_ptr<DeviceProgram> load_device_program(const c10::Device& device, DeviceCode code);
+
 // What the hook of a kind of device is given (device/cuda_hook.cpp). The first: `bytes` bytes from the thread's client,
 // else from `base`. The second: what `base` gave, of memory that the first has wrapped to hear of its end; else
 // `memory`.
@@ -54,5 +92,8 @@ using DeviceAllocate = c10::DataPtr(c10::Allocator& base, c10::DeviceType type, 
 using DeviceUnwrap = const c10::DataPtr&(const c10::DataPtr& memory);
 using InstallCudaHook = void(DeviceAllocate*, DeviceUnwrap*);
 using MakeDeviceGraph = DeviceGraph*(c10::DeviceIndex);
+// Their results are the caller's. False: there are none.
+using FindDeviceFacts = bool(c10::DeviceIndex, DeviceFacts*);
+using LoadDeviceProgram = DeviceProgram*(c10::DeviceIndex, DeviceCode*);
 
 }  // namespace stepc

@@ -29,6 +29,7 @@
 #include <torch/library.h>
 
 #include "aten/device_hook.h"
+#include "codegen/gpu_interpreter.h"
 
 namespace {
 
@@ -330,6 +331,39 @@ class Graph final : public stepc::DeviceGraph {
 };
 thread_local Graph* Graph::g_recorded = nullptr;
 
+// A generated kernel, run by the interpreter of its mapping. It gets what a device's kernel gets: where its buffers
+// begin, on the device.
+class Program final : public stepc::DeviceProgram {
+ public:
+  explicit Program(stepc::DeviceCode code) : mapping_(std::move(code.mapping)) {}
+
+  void launch(std::span<void* const> arguments) override {
+    const std::vector<stepc::LoopBuffer>& buffers = mapping_->loops.buffers;
+    std::vector<std::span<uint8_t>> memory;
+    for (size_t k = 0; k + 1 < arguments.size(); ++k) {
+      check_aligned(arguments[k], kOfBuffers);
+      const auto bytes = static_cast<size_t>(buffers[k].count * stepc::size_of(buffers[k].dtype));
+      auto* const begin = static_cast<uint8_t*>(Memory::instance().seen_by_kernels(arguments[k]));
+      memory.emplace_back(begin, bytes);
+    }
+    check_aligned(arguments.back(), kOfScratch);
+    const auto run = [mapping = mapping_, memory] {
+      const stepc::GpuFindings found = stepc::interpret(*mapping, memory);
+      TORCH_CHECK(found.problem.empty(), found.problem, " in\n", stepc::to_text(*mapping));
+    };
+    run();
+    Graph::note(run);
+  }
+
+ private:
+  static constexpr uintptr_t kOfBuffers = 16, kOfScratch = 64;
+  void check_aligned(const void* memory, uintptr_t alignment) const {
+    TORCH_CHECK(reinterpret_cast<uintptr_t>(memory) % alignment == 0, "misaligned address ", memory, " in\n",
+                stepc::to_text(*mapping_));
+  }
+  std::shared_ptr<const stepc::GpuProgram> mapping_;
+};
+
 void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   OnCpu cpu;
   std::vector<at::Tensor> kept;
@@ -522,6 +556,15 @@ static const bool g_registered = [] {
 }();
 extern "C" __attribute__((visibility("default"))) stepc::DeviceGraph* stepc_make_device_graph(c10::DeviceIndex) {
   return new Graph;
+}
+extern "C" __attribute__((visibility("default"))) bool stepc_device_facts(c10::DeviceIndex, stepc::DeviceFacts* facts) {
+  const stepc::GpuShape h100;
+  *facts = {90, h100.multiprocessors, h100.shared_bytes, false};
+  return true;
+}
+extern "C" __attribute__((visibility("default"))) stepc::DeviceProgram* stepc_load_device_program(
+    c10::DeviceIndex, stepc::DeviceCode* code) {
+  return new Program(std::move(*code));
 }
 TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
