@@ -1,12 +1,17 @@
-// libstepc_cuda.so, in which everything is that needs PyTorch's CUDA headers. install_device_hook(kCUDA) opens it.
+// libstepc_cuda.so, in which everything is that needs PyTorch's CUDA headers. install_device_hook(kCUDA) opens it. A
+// backend of somebody's own may bring the same functions.
 #pragma once
 
+#include <string>
+
+#include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
 namespace stepc {
 
-// A function of it; nullptr where it cannot be opened, or is of another version.
-void* cuda_symbol(const char* name);
+// stepc_cuda_NAME of the library, or for another kind of device the stepc_device_NAME that the process has; nullptr
+// where there is none.
+void* device_symbol(const c10::Device& device, const std::string& name);
 
 // The CUDA stream (cudaStream_t) that PyTorch's stands for. UserError without the library.
 void* native_stream(const c10::Stream& stream);

@@ -17,15 +17,14 @@ std::string version_text(int version) { return str("{}.{}", version / kMajor, ve
 }  // namespace
 
 std::optional<DeviceFacts> device_facts(const c10::Device& device) {
-  auto* const fill = device.is_cuda() ? reinterpret_cast<FillDeviceFacts*>(cuda_symbol("stepc_cuda_facts"))
-                                      : reinterpret_cast<FillDeviceFacts*>(::dlsym(RTLD_DEFAULT, "stepc_device_facts"));
+  auto* const fill = reinterpret_cast<FillDeviceFacts*>(device_symbol(device, "facts"));
   DeviceFacts facts;
   if (device.is_cpu() || fill == nullptr || !fill(device.index(), &facts)) return std::nullopt;
   return facts;
 }
 
-CudaDriver cuda_driver() {
-  CudaDriver driver;
+CudaVersions cuda_versions() {
+  CudaVersions driver;
   driver.wanted = static_cast<int>(at::Context::versionCUDART());
   void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);  // stays open
   if (library == nullptr) return driver;
@@ -34,7 +33,7 @@ CudaDriver cuda_driver() {
   return driver;
 }
 
-std::string trouble_with(const CudaDriver& driver) {
+std::string trouble_with(const CudaVersions& driver) {
   if (!driver.is_there) return "no NVIDIA driver is on this machine (libcuda.so.1); install one";
   if (driver.version / kMajor < driver.wanted / kMajor)
     return str(

@@ -16,20 +16,24 @@ struct DeviceFacts {
   int compute_capability = 0;  // 90; 0: of another kind than CUDA's
   uint64_t total_bytes = 0;
   uint64_t free_bytes = 0;  // for this process, with what PyTorch keeps there unused
+  // What generated kernels are made for.
+  int64_t multiprocessors = 0;     // 0: they cannot run there
+  int64_t shared_bytes = 0;        // that one block may have
+  bool takes_machine_code = true;  // false: it runs the mapping itself
 };
 // nullopt: it says nothing of itself.
 std::optional<DeviceFacts> device_facts(const c10::Device& device);
 
 // Versions as CUDA gives them: 13000 for 13.0.
-struct CudaDriver {
+struct CudaVersions {
   bool is_there = false;
   int version = 0;  // the newest CUDA that it runs
   int wanted = 0;   // that PyTorch was built for
 };
-CudaDriver cuda_driver();
+CudaVersions cuda_versions();
 
 // Why no step runs there, in one line; empty: nothing is in the way.
-std::string trouble_with(const CudaDriver& driver);
+std::string trouble_with(const CudaVersions& driver);
 std::string trouble_with(const DeviceFacts& device);
 
 // "cuda:0 (NVIDIA H100 80GB HBM3)", with what is known of it.

@@ -20,7 +20,6 @@ namespace {
 constexpr size_t kKinds = static_cast<size_t>(c10::DeviceType::COMPILE_TIME_MAX_DEVICE_TYPES);
 std::array<std::atomic<bool>, kKinds> g_hooked{};  // by kind of device
 std::atomic<bool> g_any_hooked{false};
-MakeDeviceGraph* g_make_cuda_graph = nullptr;
 void* g_cuda_library = nullptr;
 thread_local bool t_is_librarys = false;  // a LibraryMemoryScope is open
 
@@ -79,7 +78,6 @@ std::string install_cuda_hook() {
   auto* const install = reinterpret_cast<InstallCudaHook*>(::dlsym(library, "stepc_install_cuda_hook"));
   if (install == nullptr) return "libstepc_cuda.so is of another version of stepc";
   install(&allocate, &unwrap);
-  g_make_cuda_graph = reinterpret_cast<MakeDeviceGraph*>(::dlsym(library, "stepc_make_cuda_graph"));
   g_cuda_library = library;
   return {};
 }
@@ -89,20 +87,24 @@ LibraryMemoryScope::LibraryMemoryScope() : outer_(std::exchange(t_is_librarys, t
 LibraryMemoryScope::~LibraryMemoryScope() { t_is_librarys = outer_; }
 
 std::unique_ptr<DeviceGraph> make_device_graph(const c10::Device& device) {
-  // A backend of somebody's own may bring them.
-  auto* const make = device.is_cuda()
-                         ? g_make_cuda_graph
-                         : reinterpret_cast<MakeDeviceGraph*>(::dlsym(RTLD_DEFAULT, "stepc_make_device_graph"));
+  auto* const make = reinterpret_cast<MakeDeviceGraph*>(device_symbol(device, "make_graph"));
   return std::unique_ptr<DeviceGraph>(make == nullptr ? nullptr : make(device.index()));
 }
 
-void* cuda_symbol(const char* name) {
+std::unique_ptr<DeviceProgram> load_device_program(const c10::Device& device, DeviceCode code) {
+  auto* const load = reinterpret_cast<LoadDeviceProgram*>(device_symbol(device, "load_program"));
+  INTERNAL_CHECK(load != nullptr, "{} runs no generated kernels", device.str());
+  return std::unique_ptr<DeviceProgram>(load(device.index(), &code));
+}
+
+void* device_symbol(const c10::Device& device, const std::string& name) {
+  if (!device.is_cuda()) return ::dlsym(RTLD_DEFAULT, ("stepc_device_" + name).c_str());
   const bool is_open = install_device_hook(c10::kCUDA).empty() && g_cuda_library != nullptr;
-  return is_open ? ::dlsym(g_cuda_library, name) : nullptr;
+  return is_open ? ::dlsym(g_cuda_library, ("stepc_cuda_" + name).c_str()) : nullptr;
 }
 
 void* native_stream(const c10::Stream& stream) {
-  auto* const of = reinterpret_cast<void* (*)(const c10::Stream&)>(cuda_symbol("stepc_cuda_stream"));
+  auto* const of = reinterpret_cast<void* (*)(const c10::Stream&)>(device_symbol(stream.device(), "stream"));
   USER_CHECK(of != nullptr, "CUDA's streams: {}",
              has_virtual_device() ? "this GPU is not there" : install_device_hook(c10::kCUDA));
   return of(stream);

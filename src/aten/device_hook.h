@@ -5,8 +5,12 @@
 // c10::cuda::CUDACachingAllocator::allocator instead, which libstepc_cuda.so replaces (device/cuda_hook.cpp).
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
@@ -47,6 +51,30 @@ class DeviceGraph {
 // nullptr: such a device has none.
 std::unique_ptr<DeviceGraph> make_device_graph(const c10::Device& device);
 
+// ---- generated kernels
+
+struct GpuProgram;  // codegen/gpu_mapping.h
+
+// A generated program for a device: its kernels, which run one after the other.
+struct DeviceCode {
+  struct Kernel {
+    std::string name;
+    int64_t blocks = 0, threads = 0, shared_bytes = 0;
+  };
+  std::string machine_code;  // empty where the device takes none
+  std::vector<Kernel> kernels;
+  std::shared_ptr<const GpuProgram> mapping;
+};
+class DeviceProgram {
+ public:
+  virtual ~DeviceProgram() = default;
+  // All its kernels on the thread's current stream. `arguments`: where the program's inputs, its outputs and its
+  // scratch memory begin on the device, as kernels get them by value.
+  virtual void launch(std::span<void* const> arguments) = 0;
+};
+// Throws where the device refuses it.
+std::unique_ptr<DeviceProgram> load_device_program(const c10::Device& device, DeviceCode code);
+
 // What the hook of a kind of device is given (device/cuda_hook.cpp). The first: `bytes` bytes from the thread's client,
 // else from `base`. The second: what `base` gave, of memory that the first has wrapped to hear of its end; else
 // `memory`.
@@ -54,5 +82,7 @@ using DeviceAllocate = c10::DataPtr(c10::Allocator& base, c10::DeviceType type, 
 using DeviceUnwrap = const c10::DataPtr&(const c10::DataPtr& memory);
 using InstallCudaHook = void(DeviceAllocate*, DeviceUnwrap*);
 using MakeDeviceGraph = DeviceGraph*(c10::DeviceIndex);
+// The result is the caller's.
+using LoadDeviceProgram = DeviceProgram*(c10::DeviceIndex, DeviceCode*);
 
 }  // namespace stepc

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <span>
 
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
 
 #include "base/check.h"
+#include "base/hash.h"
 
 namespace stepc {
 
@@ -83,6 +85,16 @@ void write_generator(at::Generator generator, const GeneratorSnapshot& snapshot)
   impl->set_engine(snapshot.engine);
   impl->set_next_float_normal_sample(snapshot.next_float);
   impl->set_next_double_normal_sample(snapshot.next_double);
+}
+
+int64_t drawn_number(at::Generator generator) {
+  if (is_cpu_generator(generator)) return at::randint(INT64_MAX, {}, generator, at::kLong).item<int64_t>();
+  constexpr uint64_t kDraw = 4;  // by which a device's kernels let it go on
+  const std::lock_guard lock(generator.mutex());
+  const uint64_t offset = generator.get_offset();
+  generator.set_offset(offset + kDraw);
+  const uint64_t words[] = {generator.current_seed(), offset};
+  return static_cast<int64_t>(hash_bytes(std::as_bytes(std::span(words))) >> 1);
 }
 
 bool is_in_state(const at::Generator& generator, const GeneratorSnapshot& snapshot) {

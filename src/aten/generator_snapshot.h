@@ -28,6 +28,10 @@ bool is_cpu_generator(const at::Generator& generator);
 GeneratorSnapshot read_generator(const at::Generator& generator);
 void write_generator(at::Generator generator, const GeneratorSnapshot& snapshot);
 
+// A number that another run of the program draws again: of a CPU's generator the next one; of a device's it follows
+// from seed and offset, so that nothing waits for the device, and the offset goes on.
+int64_t drawn_number(at::Generator generator);
+
 // Whether `generator` is in the state `snapshot`.
 bool is_in_state(const at::Generator& generator, const GeneratorSnapshot& snapshot);
 

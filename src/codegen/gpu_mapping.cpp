@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "codegen/lane_groups.h"
+#include "loops/expand_math.h"
 
 namespace stepc {
 
@@ -526,6 +527,12 @@ LoopLimits loop_limits(const GpuShape& gpu) {
   limits.chunks = gpu.multiprocessors * kBlocksAMultiprocessor;
   limits.local_bytes = std::max<int64_t>(0, (gpu.shared_bytes - kForSums) / kMostLocals);
   return limits;
+}
+
+LoopProgram lower_for_gpu(const Graph& group, const GpuShape& gpu) {
+  LoopProgram program = lower(group, Together::kConnected, loop_limits(gpu));
+  program.in_place = map_to_gpu(expand_math(program), gpu).loops.in_place;
+  return program;
 }
 
 bool GpuKernel::synchronises() const {

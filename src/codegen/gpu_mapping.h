@@ -115,6 +115,9 @@ struct GpuProgram {
   [[nodiscard]] bool synchronises(const GpuLaunch& launch) const;
 };
 
+// A group's loops for such a GPU, with the pairs of buffers that may be one piece of memory when they are mapped.
+LoopProgram lower_for_gpu(const Graph& group, const GpuShape& gpu);
+
 // Of a program after expand_math(). Buffers must be aligned to 16 bytes, scratch memory to 64.
 GpuProgram map_to_gpu(LoopProgram program, const GpuShape& gpu);
 std::string to_text(const GpuProgram& program);

@@ -4,6 +4,7 @@
 #include <c10/cuda/CUDAGuard.h>
 
 #include "aten/device_facts.h"
+#include "device/cuda_driver.h"
 
 namespace stepc {
 
@@ -17,6 +18,10 @@ extern "C" __attribute__((visibility("default"))) bool stepc_cuda_facts(c10::Dev
     facts->id += {kDigits[value / 16], kDigits[value % 16]};
   }
   facts->compute_capability = 10 * properties.major + properties.minor;
+  if (CudaDriver(CudaDriver::OfCurrentContext()).why_not().empty()) {
+    facts->multiprocessors = properties.multiProcessorCount;
+    facts->shared_bytes = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
+  }
   size_t free = 0, total = 0;
   if (cudaMemGetInfo(&free, &total) != cudaSuccess) return false;
   facts->total_bytes = total;

@@ -90,7 +90,7 @@ extern "C" __attribute__((visibility("default"))) void* stepc_cuda_stream(const 
   return c10::cuda::CUDAStream(stream).stream();
 }
 
-extern "C" __attribute__((visibility("default"))) DeviceGraph* stepc_make_cuda_graph(c10::DeviceIndex device) {
+extern "C" __attribute__((visibility("default"))) DeviceGraph* stepc_cuda_make_graph(c10::DeviceIndex device) {
   return new CudaGraph(device);
 }
 

@@ -177,10 +177,7 @@ KernelChoice choose_matmul_group(const Graph& group, const Features& features, i
 
 KernelChoice choose_generated(const Graph& group) {
   KernelChoice choice = made(Kind::kGenerated, "one kernel is generated");
-  choice.programs.push_back(lower(group));
-  choice.scratch_bytes = static_cast<uint64_t>(choice.programs[0].scratch_bytes);
-  choice.in_place = choice.programs[0].in_place;  // by buffers: inputs, then outputs
-  for (auto& [read, write] : choice.in_place) write -= static_cast<uint32_t>(group.inputs.size());
+  use_loops(choice, group, lower(group));
   return choice;
 }
 
@@ -219,6 +216,13 @@ KernelChoice choose_gpu_kernel(const Node& node, std::span<const TensorLayout> i
 void copy_first(KernelChoice& choice, uint32_t read, const TensorLayout& operand) {
   choice.copied.push_back(read);
   choice.scratch_bytes += aligned(bytes_of(operand));
+}
+
+void use_loops(KernelChoice& choice, const Graph& group, LoopProgram program) {
+  choice.scratch_bytes = static_cast<uint64_t>(program.scratch_bytes);
+  choice.in_place = program.in_place;  // by buffers: inputs, then outputs
+  for (auto& [read, write] : choice.in_place) write -= static_cast<uint32_t>(group.inputs.size());
+  choice.programs = {std::move(program)};
 }
 
 KernelChoice choose_kernel(const Node& node, std::span<const TensorLayout> inputs, const Features& features,

@@ -56,6 +56,8 @@ KernelChoice choose_kernel(const Node& node, std::span<const TensorLayout> input
 // Of one of extract_groups(), its inputs' strides those that the kernel will see. Reads and writes are the group's
 // inputs and outputs.
 KernelChoice choose_kernel(const Graph& group, const Features& features, int threads);
+// From now on a generated kernel's loops are those.
+void use_loops(KernelChoice& choice, const Graph& group, LoopProgram program);
 // Of the same, where nothing may be fused: its nodes as ATen calls, or none.
 KernelChoice choose_node_calls(const Graph& group);
 

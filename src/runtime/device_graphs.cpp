@@ -26,13 +26,17 @@ bool DeviceGraphs::stays(OperandId operand) const {
   if (buffer.space != Space::kDevice || buffer.kind == Buffer::Kind::kOwn) return false;
   if (buffer.kind != Buffer::Kind::kInput) return true;
   const InputKind kind = schedule_.inputs[buffer.input].kind;
-  return kind == InputKind::kParameter || kind == InputKind::kBuffer || kind == InputKind::kOptimizerState;
+  return kind == InputKind::kParameter || kind == InputKind::kBuffer || kind == InputKind::kOptimizerState ||
+         !is_of_program(kind);
 }
 
 bool DeviceGraphs::may_be_part(const Instruction& instruction) const {
-  if (instruction.kind != Instruction::Kind::kAten || instruction.number) return false;
+  using Kind = Instruction::Kind;
+  const bool is_call = instruction.kind == Kind::kAten || instruction.kind == Kind::kOp;
+  if (!is_call && instruction.kind != Kind::kGenerated && instruction.kind != Kind::kCopy) return false;
+  if (instruction.number) return false;
   const auto is_read = [](const Arg& arg) { return std::holds_alternative<ReadNumber>(arg); };
-  if (!instruction.aten || std::ranges::any_of(instruction.aten->args, is_read)) return false;
+  if (instruction.aten && std::ranges::any_of(instruction.aten->args, is_read)) return false;
   if (std::ranges::any_of(instruction.allocations, [](const PlannedAllocation& one) { return one.own; })) return false;
   const auto stays_there = [&](OperandId operand) { return stays(operand); };
   return !instruction.writes.empty() && std::ranges::all_of(instruction.reads, stays_there) &&

@@ -140,7 +140,7 @@ void DryRun::before(size_t instruction) {
   for (size_t b : begins_[instruction]) {
     Kept& kept = kept_[b];
     if (kept.in_arena == SIZE_MAX) kept.elsewhere = std::make_unique_for_overwrite<std::byte[]>(kept.bytes);
-    kept.before = kept.in_arena == SIZE_MAX ? kept.elsewhere.get() : operands_.arena() + kept.in_arena;
+    kept.before = kept.in_arena == SIZE_MAX ? kept.elsewhere.get() : operands_.arena_at(kept.in_arena);
     if (kept.bytes != 0) std::memcpy(kept.before, kept.memory, kept.bytes);
   }
 }

@@ -4,6 +4,7 @@
 #include <exception>
 #include <map>
 
+#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -18,6 +19,7 @@
 #include "runtime/bind/bound_aten.h"
 #include "runtime/bind/bound_kernel.h"
 #include "runtime/device_graphs.h"
+#include "runtime/device_programs.h"
 #include "schedule/verify_kernels.h"
 
 namespace stepc {
@@ -38,7 +40,7 @@ struct BoundInstruction {
 };
 
 Schedule for_this_device(Schedule schedule) {
-  USER_CHECK(schedule.features.sm == 0,
+  USER_CHECK(schedule.features.sm == 0 || !schedule.device.empty(),
              "the Schedule is planned for {} and cannot run on the CPU; plan it without a target",
              to_text(schedule.features));
   if (schedule.device.empty()) return schedule;
@@ -109,9 +111,18 @@ Flight::Describe descriptions_of(const std::shared_ptr<const Schedule>& kept) {
   };
 }
 
+bool is_graph_on_device(const Schedule& schedule) { return schedule.features.sm > 0; }
+
+// Of which a Graph's draws follow. Recorded calls find a device's by themselves.
+at::Generator default_generator_of(const Schedule& schedule) {
+  const bool is_on_cuda = is_graph_on_device(schedule) && c10::Device(schedule.device).is_cuda();
+  return is_on_cuda ? at::globalContext().defaultGenerator(c10::Device(schedule.device))
+                    : at::detail::getDefaultCPUGenerator();
+}
+
 std::vector<std::shared_ptr<const Kernel>> compile(const Schedule& schedule, KernelSources* sources) {
   verify_kernels(schedule);
-  if (schedule.programs.empty()) return {};
+  if (schedule.programs.empty() || is_graph_on_device(schedule)) return {};
   INTERNAL_CHECK(sources != nullptr, "generated kernels without a generator");
   KernelSources& kernels = *sources;
   try {
@@ -144,6 +155,7 @@ struct Executor::Impl {
   const uint32_t flight_number;
   const blocked::MicroKernels micro_kernels;
   const std::vector<std::shared_ptr<const Kernel>> programs;
+  const std::vector<std::shared_ptr<DeviceProgram>> device_programs;
   InstructionMemory memory;
   BoundOperands operands;
   std::optional<DeviceGraphs> graphs;
@@ -164,6 +176,8 @@ struct Executor::Impl {
         flight_number(flight == nullptr ? 0 : flight->add_program(descriptions_of(kept))),
         micro_kernels(kernels == nullptr ? blocked::MicroKernels() : kernels->micro_kernels),
         programs(compile(schedule, kernels)),
+        device_programs(is_graph_on_device(schedule) ? load_device_programs(schedule, kernels)
+                                                     : std::vector<std::shared_ptr<DeviceProgram>>()),
         memory(schedule.threads),
         operands(schedule, memory),
         states(schedule.states.size()),
@@ -185,7 +199,8 @@ struct Executor::Impl {
   }
 
   void bind(const Instruction& instruction) {
-    const KernelParts parts{schedule, programs, micro_kernels, ranks.get()};
+    const KernelParts parts{schedule, programs, micro_kernels, ranks.get(),
+                            is_graph_on_device(schedule) ? &device_programs : nullptr};
     BoundInstruction& one = bound.emplace_back();
     switch (instruction.kind) {
       case Instruction::Kind::kGenerated:
@@ -253,8 +268,9 @@ struct Executor::Impl {
       case Instruction::Kind::kSeed: {
         const at::Generator& from = state.generators[instruction.generator];
         running->before_seeds.emplace_back(from, read_generator(from));
-        auto* seed = static_cast<int64_t*>(operands.data(instruction.writes[0]));
-        seed[0] = at::randint(INT64_MAX, {}, from, at::kLong).item<int64_t>();
+        const Operand& into = schedule.operands[instruction.writes[0].index()];
+        const at::Tensor& seed = operands.host_tensor(schedule.buffers[into.buffer.index()].input);
+        seed.mutable_data_ptr<int64_t>()[0] = drawn_number(from);
         return true;
       }
       case Instruction::Kind::kSaveGenerator:
@@ -270,7 +286,8 @@ struct Executor::Impl {
 
   bool holds(const Instruction& guard, StepResult& result) {
     if (!guard.number) {
-      const bool is_missed = !*static_cast<const bool*>(operands.data(guard.reads[0]));
+      const bool is_missed = is_graph_on_device(schedule) ? !operands[guard.reads[0]].item<bool>()
+                                                          : !*static_cast<const bool*>(operands.data(guard.reads[0]));
       // Of several ranks all stop here or none: another one's rows may be those that miss.
       const bool is_of_mesh = ranks != nullptr && schedule.mesh.ranks() > 1;
       result.missed_guard = is_of_mesh ? ranks->largest(is_missed ? 1 : 0) != 0 : is_missed;
@@ -346,6 +363,7 @@ struct Executor::Impl {
         const size_t index = run.next;
         if (is_host_code(index)) break;
         if (flight != nullptr) flight->note(flight_number, static_cast<uint32_t>(index));
+        operands.upload_numbers();
         const bool may_launch = graphs && !is_watched;
         if (const size_t behind = may_launch ? graphs->run(index, run_plainly) : index; behind != index) {
           run.next = behind;
@@ -489,7 +507,7 @@ StepResult Executor::run(RunInputs given) {
     };
   impl.running = std::make_unique<Running>(impl.operands, std::move(given), impl.schedule);
   const RunInputs& inputs = impl.running->inputs;
-  impl.state.generators[0] = at::detail::getDefaultCPUGenerator();
+  impl.state.generators[0] = default_generator_of(impl.schedule);
   for (size_t g = 0; g < inputs.generators.size(); ++g)
     if (inputs.generators[g].defined()) impl.state.generators[g] = inputs.generators[g];
   if (inputs.show_written) {

@@ -19,6 +19,7 @@
 #include "runtime/dry_run.h"
 #include "runtime/instruction_memory.h"
 #include "runtime/kernel_sources.h"
+#include "runtime/refused_programs.h"
 #include "runtime/run_times.h"
 #include "schedule/schedule.h"
 
@@ -66,14 +67,6 @@ struct RunInputs {
   // Sees the results of every instruction right after the instruction, if set. May not allocate through ATen.
   std::function<void(size_t instruction, const at::Tensor& written)> on_written = nullptr;
   ShowWritten show_written = nullptr;  // if set, the run is a dry run. Generators and host code keep their changes
-};
-
-// The programs of the schedule for which no code could be generated.
-class RefusedPrograms : public std::runtime_error {
- public:
-  explicit RefusedPrograms(std::map<uint32_t, std::string> which)
-      : std::runtime_error(which.begin()->second), why(std::move(which)) {}
-  std::map<uint32_t, std::string> why;  // by program
 };
 
 class Executor {

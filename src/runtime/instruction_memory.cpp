@@ -70,6 +70,10 @@ void InstructionMemory::give_back(const std::byte* freed) {
 }
 
 void* InstructionMemory::allocate(size_t bytes, int worker) {
+  if (is_all_device()) {
+    keeps_ = std::exchange(keeps_next_, false);
+    return nullptr;
+  }
   return worker != 0 ? allocate_from_slab(bytes, worker) : allocate_planned(bytes, Space::kHost);
 }
 
@@ -83,7 +87,8 @@ void* InstructionMemory::allocate_planned(size_t bytes, Space space) {
     keeps_ = planned->own;
     return keeps_ ? nullptr : at(planned->offset, bytes);
   }
-  if (instruction_->scratch.bytes == 0 || space == Space::kDevice) return nullptr;
+  const bool has_scratch = instruction_->scratch.bytes != 0 && (space == Space::kDevice) == is_all_device();
+  if (!has_scratch) return nullptr;
   const auto offset = scratch_.allocate(aligned(bytes), instruction_->scratch.bytes);
   return offset.has_value() ? at(instruction_->scratch.offset + *offset, bytes) : nullptr;
 }
@@ -102,7 +107,7 @@ std::byte* InstructionMemory::slab_begin(int worker) const {
   return arena_.host + slabs.offset + static_cast<uint64_t>(worker - 1) * slabs.bytes;
 }
 
-void InstructionMemory::on_system_allocation(void*, size_t bytes, int worker) {
+void InstructionMemory::count(size_t bytes, int worker) {
   if (worker != 0) {
     worker_unplanned_.fetch_add(1, std::memory_order_relaxed);
     worker_unplanned_bytes_.fetch_add(bytes, std::memory_order_relaxed);
@@ -121,7 +126,7 @@ void InstructionMemory::on_arena_free(void* memory, int worker) {
   const Scratch& scratch = worker == 0 ? instruction_->scratch : instruction_->worker_scratch;
   if (scratch.bytes == 0) return;
   if (worker == 0) give_back(freed);
-  const std::byte* begin = worker == 0 ? arena_.host + scratch.offset : slab_begin(worker);
+  const std::byte* begin = worker == 0 ? arena_.at(scratch.offset) : slab_begin(worker);
   if (freed < begin || freed >= begin + scratch.bytes) return;
   WorkerSlab& blocks = worker == 0 ? scratch_ : slabs_[static_cast<size_t>(worker)].blocks;
   blocks.free(static_cast<uint64_t>(freed - begin));

@@ -46,9 +46,11 @@ class InstructionMemory final : public AllocationClient {
   uint64_t worker_scratch_bytes() const;
 
   void* allocate(size_t bytes, int worker) override;
-  void on_system_allocation(void* memory, size_t bytes, int worker) override;
+  void on_system_allocation(void* memory, size_t bytes, int worker) override {
+    if (!is_all_device()) count(bytes, worker);
+  }
   void* allocate_on_device(size_t bytes) override;
-  void on_device_allocation(void* memory, size_t bytes) override { on_system_allocation(memory, bytes, 0); }
+  void on_device_allocation(void* memory, size_t bytes) override { count(bytes, 0); }
   void on_system_free(void*) override {}
   void on_arena_free(void* memory, int worker) override;
 
@@ -59,10 +61,14 @@ class InstructionMemory final : public AllocationClient {
   };
   const PlannedAllocation* take_planned(size_t bytes, Space space);
   void* allocate_planned(size_t bytes, Space space);
+  void count(size_t bytes, int worker);  // of the system's
   void give_back(const std::byte* freed);
   void* allocate_from_slab(size_t bytes, int worker);
   std::byte* slab_begin(int worker) const;
   void* at(uint64_t offset, size_t bytes);
+
+  // A step whose arena is all a device's plans nothing of what calls take on the host meanwhile.
+  [[nodiscard]] bool is_all_device() const { return arena_.device_begin == 0; }
 
   const int workers_;
   ArenaPlace arena_;

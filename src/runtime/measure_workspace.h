@@ -6,6 +6,7 @@
 namespace stepc {
 
 // Returns nullopt if the call refuses zeros.
-std::optional<Workspace> measure_workspace(const UnknownWorkspace& call, int threads);
+// `device`: where the call runs; empty: on the CPU.
+std::optional<Workspace> measure_workspace(const UnknownWorkspace& call, int threads, const std::string& device = {});
 
 }  // namespace stepc

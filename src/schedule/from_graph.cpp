@@ -28,6 +28,10 @@ void check_draws(const Graph& graph, const Trace& trace) {
 
 }  // namespace
 
+std::string device_of(const GraphScheduleOptions& options) {
+  return options.trace == nullptr ? std::string() : options.trace->device;
+}
+
 GraphSchedule schedule_graph(Graph graph, const GraphScheduleOptions& options) {
   if (options.trace != nullptr) check_draws(graph, *options.trace);
   GraphSchedule out;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -26,8 +27,15 @@ struct GraphScheduleOptions {
   WorkspaceTable workspaces = {};
   std::map<uint32_t, std::string> refused = {};  // groups without generated code, and the reason
   uint64_t most_scratch_bytes = UINT64_MAX;      // of a blocked matmul; the library computes one that needs more
+  // The loops of a group for the device that the trace's tensors lie on, in place of those for any machine: its
+  // generated kernels allow other pairs of buffers to be one piece of memory.
+  std::function<LoopProgram(const Graph& group)> lower = {};
   bool is_plain = false;  // one ATen call a node; pointwise groups a stretch of the elements at a time
 };
+
+// The device that the recorded step works on; empty: none. All memory of its Graph is that device's, and what the step
+// has of the host's is copied.
+std::string device_of(const GraphScheduleOptions& options);
 
 struct GraphSchedule {
   Schedule schedule;

@@ -24,8 +24,32 @@ using ChoiceOf = std::unordered_map<std::string, KernelChoice>;  // by group_key
 
 const KernelChoice& choice_of(const Graph& group, const GraphScheduleOptions& options, ChoiceOf& known) {
   const auto [found, is_new] = known.try_emplace(group_key(group));
-  if (is_new) found->second = choose_kernel(group, options.features, options.threads);
+  if (!is_new) return found->second;
+  found->second = choose_kernel(group, options.features, options.threads);
+  if (options.lower && found->second.kind == KernelChoice::Kind::kGenerated)
+    use_loops(found->second, group, options.lower(group));
   return found->second;
+}
+
+// What generated kernels of a GPU want of where a tensor begins, in bytes.
+constexpr int64_t kAlignment = 16;
+
+// Of a tensor in memory that itself begins at such a place.
+bool begins_aligned(const GraphKernels& k, TensorId tensor) {
+  const TensorId root = k.lie.roots[tensor.index()];
+  int64_t begin = k.lie.windows[tensor.index()].offset;
+  if (root == tensor) begin = 0;
+  const auto input = std::ranges::find(k.graph.inputs, root, &GraphInput::tensor);
+  if (input != k.graph.inputs.end()) begin += input->offset;
+  return begin * size_of(k.graph.type(tensor).dtype) % kAlignment == 0;
+}
+
+// The group reads what does not begin so as contiguous copies.
+std::vector<uint32_t> copied_inputs(const GraphKernels& k, const std::vector<TensorId>& inputs) {
+  std::vector<uint32_t> copied;
+  for (uint32_t i = 0; i < inputs.size(); ++i)
+    if (!begins_aligned(k, inputs[i])) copied.push_back(i);
+  return copied;
 }
 
 // The groups with what runs them. Of one that nothing runs whole, the nodes leave it; then all is to be looked at anew.
@@ -46,6 +70,9 @@ bool choose_for_groups(GraphKernels& k, const GraphScheduleOptions& options, Cho
       if (const TensorLayout to = k.layout(group.outputs[o]); !is_contiguous(to))
         group.graph.outputs[o].strides = to.strides;
     if (is_channels_last) group.graph = flattened(std::move(group.graph));
+    const std::vector<uint32_t> copied = options.lower ? copied_inputs(k, group.inputs) : std::vector<uint32_t>();
+    if (!is_channels_last)
+      for (uint32_t input : copied) group.graph.inputs[input].strides.clear();
     GraphKernels::Unit& unit = k.units[NodeId(n)];
     unit.inputs = group.inputs;
     unit.outputs = group.outputs;
@@ -55,6 +82,8 @@ bool choose_for_groups(GraphKernels& k, const GraphScheduleOptions& options, Cho
       unit.choice = choose_node_calls(group.graph);
     else if (refused == options.refused.end())
       unit.choice = choice_of(group.graph, options, known);
+    if (unit.choice.kind == KernelChoice::Kind::kGenerated)
+      for (uint32_t input : copied) copy_first(unit.choice, input, k.layout(group.inputs[input]));
     if (is_channels_last) unit.choice.why += ", over channels-last tensors as they lie";
     const bool too_much = wants_too_much(unit.choice, options);
     const bool runs = unit.choice.kind != KernelChoice::Kind::kNone && !too_much;
@@ -70,6 +99,20 @@ bool choose_for_groups(GraphKernels& k, const GraphScheduleOptions& options, Cho
   return dissolved.empty();
 }
 
+std::vector<bool> inputs_on_host(const Graph& graph, const Trace& trace) {
+  std::vector<bool> on_host(graph.inputs.size(), false);
+  for (const External& external : trace.externals) {
+    const Space space = trace.storages[trace.values[external.value.index()].storage.index()].space;
+    const auto is_it = [&](const GraphInput& input) {
+      return input.kind == kind_of(external.owner) && input.key == external.key;
+    };
+    const auto input = std::ranges::find_if(graph.inputs, is_it);
+    if (input != graph.inputs.end() && space == Space::kHost)
+      on_host[static_cast<size_t>(input - graph.inputs.begin())] = true;
+  }
+  return on_host;
+}
+
 }  // namespace
 
 GraphKernels choose_kernels(Graph graph, const GraphScheduleOptions& options, GraphSchedule& out) {
@@ -78,6 +121,7 @@ GraphKernels choose_kernels(Graph graph, const GraphScheduleOptions& options, Gr
   if (options.is_plain)
     for (Node& node : k.graph.nodes)
       if (has(node, Trait::kContraction)) node.group.reset();  // what finishes it is a group without it
+  if (options.trace != nullptr && !options.trace->device.empty()) k.on_host = inputs_on_host(k.graph, *options.trace);
   ChoiceOf known;
   do {
     k.units.clear();
@@ -97,7 +141,8 @@ GraphKernels choose_kernels(Graph graph, const GraphScheduleOptions& options, Gr
       unit.choice.why = "the blocked kernel's scratch memory would lift the step above what it may take";
     }
     if (unit.choice.kind != KernelChoice::Kind::kAten) continue;
-    if (unit.choice.workspace_bytes) {
+    const bool is_there = !k.on_host.empty();  // the device, which knows better
+    if (unit.choice.workspace_bytes && !is_there) {
       unit.workspace.bytes = *unit.choice.workspace_bytes;
       continue;
     }

@@ -26,6 +26,7 @@ struct GraphKernels {
     Workspace workspace;  // of ATen calls
   };
   std::map<NodeId, Unit> units;  // by first node
+  std::vector<bool> on_host;     // by input, of a step on a device: whether it lies in the host's memory
 
   [[nodiscard]] bool is_window(TensorId tensor) const { return lie.roots[tensor.index()] != tensor; }
   [[nodiscard]] TensorLayout layout(TensorId tensor) const {

@@ -60,10 +60,13 @@ void GraphWriter::add_events(const Trace& trace) {
 // A pause, or host code that computes: what it finds in the program's memory is there by then.
 void GraphWriter::add_host_code(const HostCode& code, const Source& source) {
   std::vector<Leaving> leaving;
-  for (const HostCode::Given& one : code.given) leaving.push_back({one.tensor, one.strides, {}, {}});
+  for (const HostCode::Given& one : code.given) leaving.push_back({one.tensor, one.strides, {}, {}, false});
   if (options_.trace != nullptr && code.pauses) {
     const std::vector<ValueId>& values = options_.trace->events.at(code.event).outputs;
-    for (size_t g = 0; g < values.size(); ++g) leaving.at(g).value = values[g];
+    for (size_t g = 0; g < values.size(); ++g) {
+      leaving.at(g).value = values[g];
+      leaving[g].on_host = is_on_host(values[g]);
+    }
   }
   std::vector<OperandId> reads = hand_out(leaving);
   for (size_t g = 0; g < reads.size(); ++g)
@@ -72,7 +75,9 @@ void GraphWriter::add_host_code(const HostCode& code, const Source& source) {
   std::vector<Update> updates;
   for (const HostCode::Slot& slot : code.slots) {
     const GraphInput& input = graph_.inputs[slot.input];
-    writes.push_back(operand_of_[input.tensor.index()]);
+    USER_CHECK(k_.on_host.empty() || !k_.on_host[slot.input], "the program's host code changes {} '{}' on the host",
+               name_of(input.kind), input.key);
+    writes.push_back(of_inputs_[slot.input]);
     if (input.kind == InputKind::kIncoming) continue;
     written_.insert(s_.operands[writes.back().index()].buffer);
     if (slot.before != input.tensor) updates.push_back({slot.input, slot.before});
@@ -86,17 +91,31 @@ void GraphWriter::add_host_code(const HostCode& code, const Source& source) {
   host.why = code.pauses ? "the loop around the step goes on" : "the host computes with what depends on data";
 }
 
-BufferId GraphWriter::add_own_buffer(int64_t bytes) {
-  s_.buffers.push_back({Buffer::Kind::kOwn, static_cast<uint64_t>(bytes), 0, 0, ""});
+BufferId GraphWriter::add_own_buffer(int64_t bytes, Space space) {
+  s_.buffers.push_back({Buffer::Kind::kOwn, static_cast<uint64_t>(bytes), 0, 0, "", space});
   return BufferId(s_.buffers.size() - 1);
 }
 
+// Where the program sees a value of a step on a device.
+bool GraphWriter::is_on_host(ValueId value) const {
+  if (s_.device.empty() || !value.valid()) return false;
+  const Trace& trace = *options_.trace;
+  return trace.storages[trace.values[value.index()].storage.index()].space == Space::kHost;
+}
+
+ValueId GraphWriter::rebound_value(const GraphOutput& output) const {
+  if (s_.device.empty()) return {};
+  for (const Rebinding& rebinding : options_.trace->rebindings)
+    if (kind_of(rebinding.owner) == output.owner && rebinding.key == output.key) return rebinding.value;
+  return {};
+}
+
 // A copy for the program, laid out as it saw the tensor.
-OperandId GraphWriter::copy_for_program(TensorId tensor, const Shape& strides) {
+OperandId GraphWriter::copy_for_program(TensorId tensor, const Shape& strides, Space space) {
   const TensorType& type = graph_.type(tensor);
   Operand own{{}, type.dtype, type.shape, strides, 0};
   if (may_meet_itself(type.shape, strides)) own.strides = contiguous_strides(type.shape);
-  own.buffer = add_own_buffer(extent_of(own) * size_of(own.dtype));
+  own.buffer = add_own_buffer(extent_of(own) * size_of(own.dtype), space);
   const OperandId to = add_operand(s_, std::move(own));
   add_copy(operand(tensor), to, "the program keeps it");
   return to;
@@ -124,7 +143,8 @@ std::vector<OperandId> GraphWriter::hand_out(const std::vector<Leaving>& leaving
     if (memory.holder)
       all = s_.operands[out[*memory.holder].index()];
     else
-      all.buffer = add_own_buffer(memory.elements * size_of(all.dtype));
+      all.buffer = add_own_buffer(memory.elements * size_of(all.dtype),
+                                  leaving[memory.windows.front().tensor].on_host ? Space::kHost : space());
     for (const SharedMemory::Window& window : memory.windows) {
       const Leaving& one = leaving[window.tensor];
       Operand part{all.buffer, all.dtype, graph_.shape(one.tensor), seen(one), all.offset + window.offset};
@@ -141,10 +161,11 @@ Shape GraphWriter::seen(const Leaving& one) const {
 
 OperandId GraphWriter::handed_out(const Leaving& one, std::set<TensorId>& given) {
   if (!one.tensor.valid()) return {};
+  if (one.on_host) return copy_for_program(one.tensor, seen(one), Space::kHost);
   const bool is_own = !k_.is_window(one.tensor) && m_.places[one.tensor.index()].kind == Place::Kind::kOwn;
   if (is_own && k_.lie.windows[one.tensor.index()].strides == seen(one) && given.insert(one.tensor).second)
     return operand(one.tensor);
-  return copy_for_program(one.tensor, seen(one));
+  return copy_for_program(one.tensor, seen(one), space());
 }
 
 void GraphWriter::add_outputs() {
@@ -152,14 +173,16 @@ void GraphWriter::add_outputs() {
   size_t returned = 0;
   for (const GraphOutput& output : graph_.outputs) {
     ScheduleOutput out;
-    Leaving one{output.tensor, output.strides, {}, {}};
+    Leaving one{output.tensor, output.strides, {}, {}, false};
     switch (output.kind) {
       case GraphOutput::Kind::kRebind:
         out = {ScheduleOutput::Kind::kRebind, {}, output.owner, output.key, {}};
         one.there = rebound(output);
+        one.on_host = is_on_host(rebound_value(output));
         break;
       case GraphOutput::Kind::kReturn:
         if (options_.trace != nullptr) one.value = options_.trace->outputs.at(returned++);
+        one.on_host = is_on_host(one.value);
         break;
       case GraphOutput::Kind::kNumber:
         out.kind = ScheduleOutput::Kind::kNumber;
@@ -187,7 +210,7 @@ void GraphWriter::add_updates(const std::vector<Update>& updates) {
   std::set<BufferId> written;
   std::vector<std::pair<OperandId, OperandId>> copies;  // from, to
   for (const Update& update : updates) {
-    const OperandId to = operand_of_[graph_.inputs[update.input].tensor.index()];
+    const OperandId to = of_inputs_[update.input];
     const BufferId buffer = s_.operands[to.index()].buffer;
     written.insert(buffer);
     const OperandId from = operand(update.tensor);
@@ -198,12 +221,19 @@ void GraphWriter::add_updates(const std::vector<Update>& updates) {
     const Operand source = s_.operands[from.index()];
     if (!written.contains(source.buffer)) continue;
     Operand own{{}, source.dtype, source.sizes, contiguous_strides(source.sizes), 0};
-    own.buffer = add_own_buffer(bytes_of(own));
+    own.buffer = add_own_buffer(bytes_of(own), s_.buffers[source.buffer.index()].space);
     const OperandId aside = add_operand(s_, std::move(own));
     add_copy(from, aside, "another update writes over it");
     from = aside;
   }
-  for (const auto& [from, to] : copies) add_copy(from, to, "an update that could not be made in place");
+  for (const auto& [from, to] : copies) {
+    const bool is_on_host =
+        space() == Space::kDevice && s_.buffers[s_.operands[to.index()].buffer.index()].space == Space::kHost;
+    if (is_on_host)
+      add_copy_across(from, to, to, "the program has it on the host", {Phase::kUpdate, ""});
+    else
+      add_copy(from, to, "an update that could not be made in place");
+  }
   written_.merge(written);
 }
 

@@ -80,6 +80,7 @@ GraphPlaces plan_places(const GraphKernels& k, int threads) {
                 .brings_memory = [&](NodeId node, TensorId result) { return brings_memory(k, node, result); },
                 .lies_as =
                     [&](TensorId result, uint32_t input) {
+                      if (!k.on_host.empty() && k.on_host[input]) return false;
                       return k.lie.windows[result.index()].strides ==
                              k.lie.windows[k.graph.inputs[input].tensor.index()].strides;
                     },

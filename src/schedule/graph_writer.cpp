@@ -27,12 +27,30 @@ std::string name_of_nodes(const Graph& graph, const std::vector<NodeId>& nodes) 
   return ops.size() > kMost ? str("{}+{} more", name, ops.size() - kMost) : name;
 }
 
+// Whether all copies between memory of the host's and the device are asynchronous in the recorded step.
+bool is_copied_beside(const Trace& trace, StorageId storage) {
+  const auto lies_there = [&](ValueId id) { return trace.values[id.index()].storage == storage; };
+  bool found = false;
+  for (const Call& call : trace.calls) {
+    const bool converts = call.op == "aten::_to_copy";
+    if (!converts && call.op != "aten::copy_") continue;
+    bool is_of_it = false;
+    for_each_value(call.args, [&](ValueId id) { is_of_it = is_of_it || lies_there(id); });
+    if (!is_of_it) continue;
+    const bool* const non_blocking = std::get_if<bool>(&call.args.at(converts ? 5 : 2));
+    if (non_blocking == nullptr || !*non_blocking) return false;
+    found = true;
+  }
+  return found;
+}
+
 }  // namespace
 
 void GraphWriter::write() {
   s_.features = options_.features;
   s_.threads = options_.threads;
   s_.mesh = graph_.mesh;
+  s_.device = device_of(options_);
   s_.arena_bytes = m_.layout.bytes;
   s_.live_lower_bound_bytes = m_.live_bytes;
   s_.layout_algorithm = m_.layout.algorithm;
@@ -102,25 +120,49 @@ void GraphWriter::add_inputs() {
       USER_CHECK(has_dtype(known->second, type.dtype), "{} '{}' is used as another type", name_of(input.kind),
                  input.key);
       operand.buffer = known->second;
-      operand_of_[input.tensor.index()] = add_operand(s_, std::move(operand));
+      of_inputs_.push_back(add_operand(s_, std::move(operand)));
       Buffer& buffer = s_.buffers[known->second.index()];
       const Operand& added = s_.operands.back();
       buffer.bytes = std::max(buffer.bytes, static_cast<uint64_t>(extent_of(added) * size_of(added.dtype)));
     } else {
       INTERNAL_CHECK(options_.trace == nullptr || !is_whole || !is_of_program(input.kind), "{} '{}' is no external",
                      name_of(input.kind), input.key);
-      operand_of_[input.tensor.index()] = add_input_buffer(s_, input.kind, input.key, std::move(operand));
+      of_inputs_.push_back(add_input_buffer(s_, input.kind, input.key, std::move(operand)));
+      s_.buffers.back().space = space();
       s_.inputs.back().part = input.part;
     }
+    const bool is_copied = !k_.on_host.empty() && k_.on_host[i];  // where it is read
+    if (!is_copied) operand_of_[input.tensor.index()] = of_inputs_.back();
     places_of_numbers_[input.key] = input.kind == InputKind::kScalar ? static_cast<int64_t>(s_.inputs.size()) - 1 : -1;
     if (input.kind == InputKind::kRng) {
       Instruction& seed = add(Instruction::Kind::kSeed, {Phase::kForward, ""});
       seed.op = "seed";
       seed.generator = static_cast<uint32_t>(generator_of(input.key).index());
-      seed.writes = {operand_of_[input.tensor.index()]};
+      seed.writes = {of_inputs_.back()};
       seed.why = "the step's draws follow from one number of the generator";
     }
   }
+}
+
+// Between the host and a device, asynchronously where the program does so with that memory of the host's.
+void GraphWriter::add_copy_across(OperandId from, OperandId to, OperandId on_host, std::string why, Source source) {
+  add_copy(from, to, std::move(why), std::move(source));
+  const Trace& trace = *options_.trace;
+  const ScheduleInput& input = s_.inputs[s_.buffers[s_.operands[on_host.index()].buffer.index()].input];
+  const auto is_it = [&](const External& one) { return kind_of(one.owner) == input.kind && one.key == input.key; };
+  const auto external = std::ranges::find_if(trace.externals, is_it);
+  if (external != trace.externals.end() && is_copied_beside(trace, trace.values[external->value.index()].storage))
+    s_.instructions.back().attrs.set("non_blocking", true);
+}
+
+// Of what the program has on the host, as it lies there.
+OperandId GraphWriter::copied_to_device(OperandId host, const Source& source) {
+  Operand there = s_.operands[host.index()];
+  there.offset = 0;
+  there.buffer = add_own_buffer(extent_of(there) * size_of(there.dtype), space());
+  const OperandId to = add_operand(s_, std::move(there));
+  add_copy_across(host, to, host, "the device has none of the host's memory", source);
+  return to;
 }
 
 bool GraphWriter::has_dtype(BufferId buffer, DType dtype) const {
@@ -131,6 +173,13 @@ bool GraphWriter::has_dtype(BufferId buffer, DType dtype) const {
 OperandId GraphWriter::operand(TensorId tensor) {
   OperandId& known = operand_of_[tensor.index()];
   if (known.valid()) return known;
+  const auto input = std::ranges::find(graph_.inputs, tensor, &GraphInput::tensor);
+  if (input != graph_.inputs.end()) {
+    const size_t number = static_cast<size_t>(input - graph_.inputs.begin());
+    USER_CHECK(input->kind != InputKind::kIncoming && input->kind != InputKind::kHost,
+               "what comes to the step while it runs lies in the host's memory");
+    return known = copied_to_device(of_inputs_[number], {Phase::kForward, ""});
+  }
   const TensorType& type = graph_.type(tensor);
   const ViewWindow& window = k_.lie.windows[tensor.index()];
   if (k_.is_window(tensor)) {
@@ -145,16 +194,16 @@ OperandId GraphWriter::operand(TensorId tensor) {
   const auto bytes = static_cast<uint64_t>(stepc::bytes_of(type));
   switch (place.kind) {
     case Place::Kind::kInput: {
-      const Operand& of = s_.operands[operand_of_[graph_.inputs[place.input].tensor.index()].index()];
+      const Operand& of = s_.operands[of_inputs_[place.input].index()];
       const int64_t begin = of.offset * size_of(of.dtype);
       return known =
                  add_operand(s_, {of.buffer, type.dtype, window.sizes, window.strides, begin / size_of(type.dtype)});
     }
     case Place::Kind::kArena:
-      s_.buffers.push_back({Buffer::Kind::kArena, bytes, place.offset, 0, ""});
+      s_.buffers.push_back({Buffer::Kind::kArena, bytes, place.offset, 0, "", space()});
       break;
     case Place::Kind::kOwn:
-      s_.buffers.push_back({Buffer::Kind::kOwn, bytes, 0, 0, ""});
+      s_.buffers.push_back({Buffer::Kind::kOwn, bytes, 0, 0, "", space()});
       break;
     case Place::Kind::kNowhere:
       INTERNAL_CHECK(false, "%{} is in no memory", tensor);
@@ -268,7 +317,7 @@ OperandId GraphWriter::copied_first(OperandId read, Scratch& scratch, const Sour
   const Operand& from = s_.operands[read.index()];
   const auto bytes = static_cast<uint64_t>(bytes_of(from));
   scratch.bytes -= aligned(bytes);
-  s_.buffers.push_back({Buffer::Kind::kArena, bytes, scratch.offset + scratch.bytes, 0, ""});
+  s_.buffers.push_back({Buffer::Kind::kArena, bytes, scratch.offset + scratch.bytes, 0, "", space()});
   const BufferId buffer(s_.buffers.size() - 1);
   const OperandId to = add_operand(s_, {buffer, from.dtype, from.sizes, contiguous_strides(from.sizes), 0});
   add_copy(read, to, "the kernel reads it contiguous", source);
@@ -334,9 +383,9 @@ void GraphWriter::expect_results(Instruction& instruction) const {
     const Operand& operand = s_.operands[instruction.writes[w].index()];
     const Buffer& buffer = s_.buffers[operand.buffer.index()];
     if (buffer.kind == Buffer::Kind::kArena)
-      instruction.allocations.push_back({buffer.bytes, buffer.offset, false});
+      instruction.allocations.push_back({buffer.bytes, buffer.offset, false, buffer.space});
     else if (buffer.kind == Buffer::Kind::kOwn)
-      instruction.allocations.push_back({buffer.bytes, 0, true});
+      instruction.allocations.push_back({buffer.bytes, 0, true, buffer.space});
   }
 }
 

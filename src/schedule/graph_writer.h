@@ -39,6 +39,8 @@ class GraphWriter {
   void add_generators(const Trace& trace);
   void add_inputs();
   [[nodiscard]] bool has_dtype(BufferId buffer, DType dtype) const;
+  OperandId copied_to_device(OperandId host, const Source& source);
+  void add_copy_across(OperandId from, OperandId to, OperandId on_host, std::string why, Source source);
 
   // ---- operands of tensors in memory
   OperandId operand(TensorId tensor);
@@ -57,10 +59,11 @@ class GraphWriter {
 
   // ---- guards, host code, and what leaves the step
   struct Leaving {
-    TensorId tensor;  // invalid: nothing leaves
-    Shape strides;    // as the program sees it; empty: contiguous
-    ValueId value;    // in the trace
-    OperandId there;  // the operand that left earlier
+    TensorId tensor;       // invalid: nothing leaves
+    Shape strides;         // as the program sees it; empty: contiguous
+    ValueId value;         // in the trace
+    OperandId there;       // the operand that left earlier
+    bool on_host = false;  // it leaves a step on a device
   };
   struct Update {
     uint32_t input;
@@ -70,8 +73,11 @@ class GraphWriter {
   [[nodiscard]] Source source_of(TensorId tensor) const;
   void add_events(const Trace& trace);
   void add_host_code(const HostCode& code, const Source& source);
-  BufferId add_own_buffer(int64_t bytes);
-  OperandId copy_for_program(TensorId tensor, const Shape& strides);
+  [[nodiscard]] Space space() const { return s_.device.empty() ? Space::kHost : Space::kDevice; }
+  [[nodiscard]] bool is_on_host(ValueId value) const;
+  [[nodiscard]] ValueId rebound_value(const GraphOutput& output) const;
+  BufferId add_own_buffer(int64_t bytes, Space space);
+  OperandId copy_for_program(TensorId tensor, const Shape& strides, Space space);
   std::vector<OperandId> hand_out(const std::vector<Leaving>& leaving);
   [[nodiscard]] Shape seen(const Leaving& one) const;
   OperandId handed_out(const Leaving& one, std::set<TensorId>& given);
@@ -89,6 +95,7 @@ class GraphWriter {
   GraphSchedule& out_;
   Schedule& s_ = out_.schedule;
   std::vector<OperandId> operand_of_;  // by tensor
+  std::vector<OperandId> of_inputs_;   // by input: in the program's memory
   std::set<BufferId> written_;         // buffers of the program
   std::map<std::pair<TensorId, Shape>, OperandId> given_to_host_;
   std::map<std::string, int64_t> places_of_numbers_;  // inputs of the host, by key

@@ -138,8 +138,10 @@ class Verifier {
                        (worker_bytes == 0 || fits(one.worker_scratch.offset, worker_bytes, schedule_.arena_bytes)) &&
                        counts,
                    "{}: its scratch leaves the arena of {} bytes", here(), schedule_.arena_bytes);
-    INTERNAL_CHECK(lies_in(Space::kHost, one.scratch.offset, one.scratch.bytes) || one.scratch.bytes == 0,
-                   "{}: its scratch lies in a device's memory", here());
+    // Recorded calls have the host's; what a Graph has is all the device's.
+    const Space scratch = schedule_.features.sm > 0 && !schedule_.device.empty() ? Space::kDevice : Space::kHost;
+    INTERNAL_CHECK(lies_in(scratch, one.scratch.offset, one.scratch.bytes) || one.scratch.bytes == 0,
+                   "{}: its scratch lies in the other memory", here());
     INTERNAL_CHECK(worker_bytes == 0 || lies_in(Space::kHost, one.worker_scratch.offset, worker_bytes),
                    "{}: the workers' scratch lies in a device's memory", here());
     if (one.number) INTERNAL_CHECK_LT(*one.number, schedule_.numbers, "the number of {}", here());

@@ -6,13 +6,13 @@ namespace stepc {
 namespace {
 
 TEST(DeviceFacts, ADriverIsMissingOrTooOld) {
-  EXPECT_EQ(trouble_with(CudaDriver{.is_there = false, .wanted = 13000}),
+  EXPECT_EQ(trouble_with(CudaVersions{.is_there = false, .wanted = 13000}),
             "no NVIDIA driver is on this machine (libcuda.so.1); install one");
-  EXPECT_EQ(trouble_with(CudaDriver{.is_there = true, .version = 12040, .wanted = 13000}),
+  EXPECT_EQ(trouble_with(CudaVersions{.is_there = true, .version = 12040, .wanted = 13000}),
             "the NVIDIA driver runs CUDA up to 12.4, and this PyTorch is for CUDA 13.0; install a newer driver, or a "
             "PyTorch for CUDA 12");
-  EXPECT_EQ(trouble_with(CudaDriver{.is_there = true, .version = 13000, .wanted = 13020}), "") << "of one series";
-  EXPECT_EQ(trouble_with(CudaDriver{.is_there = true, .version = 14000, .wanted = 13000}), "");
+  EXPECT_EQ(trouble_with(CudaVersions{.is_there = true, .version = 13000, .wanted = 13020}), "") << "of one series";
+  EXPECT_EQ(trouble_with(CudaVersions{.is_there = true, .version = 14000, .wanted = 13000}), "");
 }
 
 TEST(DeviceFacts, ACardIsTooOld) {

@@ -9,8 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "base/hash.h"
+#include "codegen/nvrtc.h"
 #include "tests/codegen/model_groups.h"
-#include "tests/codegen/nvrtc.h"
 #include "tests/codegen/run_gpu.h"
 
 namespace stepc {

@@ -32,6 +32,7 @@
 
 #include "aten/device_facts.h"
 #include "aten/device_hook.h"
+#include "codegen/gpu_interpreter.h"
 
 namespace {
 
@@ -345,6 +346,39 @@ class Graph final : public stepc::DeviceGraph {
 };
 thread_local Graph* Graph::g_recorded = nullptr;
 
+// A generated kernel, run by the interpreter of its mapping. It gets what a device's kernel gets: where its buffers
+// begin, on the device.
+class Program final : public stepc::DeviceProgram {
+ public:
+  explicit Program(stepc::DeviceCode code) : mapping_(std::move(code.mapping)) {}
+
+  void launch(std::span<void* const> arguments) override {
+    const std::vector<stepc::LoopBuffer>& buffers = mapping_->loops.buffers;
+    std::vector<std::span<uint8_t>> memory;
+    for (size_t k = 0; k + 1 < arguments.size(); ++k) {
+      check_aligned(arguments[k], kOfBuffers);
+      const auto bytes = static_cast<size_t>(buffers[k].count * stepc::size_of(buffers[k].dtype));
+      auto* const begin = static_cast<uint8_t*>(Memory::instance().seen_by_kernels(arguments[k]));
+      memory.emplace_back(begin, bytes);
+    }
+    check_aligned(arguments.back(), kOfScratch);
+    const auto run = [mapping = mapping_, memory] {
+      const stepc::GpuFindings found = stepc::interpret(*mapping, memory);
+      TORCH_CHECK(found.problem.empty(), found.problem, " in\n", stepc::to_text(*mapping));
+    };
+    run();
+    Graph::note(run);
+  }
+
+ private:
+  static constexpr uintptr_t kOfBuffers = 16, kOfScratch = 64;
+  void check_aligned(const void* memory, uintptr_t alignment) const {
+    TORCH_CHECK(reinterpret_cast<uintptr_t>(memory) % alignment == 0, "misaligned address ", memory, " in\n",
+                stepc::to_text(*mapping_));
+  }
+  std::shared_ptr<const stepc::GpuProgram> mapping_;
+};
+
 void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   OnCpu cpu;
   std::vector<at::Tensor> kept;
@@ -548,10 +582,15 @@ static const bool g_registered = [] {
   at::RegisterPrivateUse1HooksInterface(new Hooks);  // for good
   return true;
 }();
-// EMULATED_CARD="capability free total name" says what it is.
+// An H100 that interprets its kernels; EMULATED_CARD="capability free total name" says that it is another card.
 extern "C" __attribute__((visibility("default"))) bool stepc_device_facts(c10::DeviceIndex, stepc::DeviceFacts* facts) {
+  const stepc::GpuShape h100;
+  facts->compute_capability = 90;
+  facts->multiprocessors = h100.multiprocessors;
+  facts->shared_bytes = h100.shared_bytes;
+  facts->takes_machine_code = false;
   const char* const said = std::getenv("EMULATED_CARD");
-  if (said == nullptr) return false;
+  if (said == nullptr) return true;
   std::istringstream words(said);
   words >> facts->compute_capability >> facts->free_bytes >> facts->total_bytes >> std::ws;
   std::getline(words, facts->name);
@@ -564,8 +603,12 @@ extern "C" __attribute__((visibility("default"))) void emulated_device_double(fl
   for (int64_t i = 0; i < count; ++i) there[i] *= 2;
 }
 extern "C" __attribute__((visibility("default"))) void emulated_device_stop(bool stops) { g_is_stopped = stops; }
-extern "C" __attribute__((visibility("default"))) stepc::DeviceGraph* stepc_make_device_graph(c10::DeviceIndex) {
+extern "C" __attribute__((visibility("default"))) stepc::DeviceGraph* stepc_device_make_graph(c10::DeviceIndex) {
   return new Graph;
+}
+extern "C" __attribute__((visibility("default"))) stepc::DeviceProgram* stepc_device_load_program(
+    c10::DeviceIndex, stepc::DeviceCode* code) {
+  return new Program(std::move(*code));
 }
 TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());

@@ -5,6 +5,8 @@
 #include <optional>
 #include <thread>
 
+#include "codegen/cuda_source.h"
+#include "device/cuda_program.h"
 #include "tests/codegen/run_gpu.h"
 #include "tests/gpu/device_image.h"
 #include "tests/gpu/json_line.h"
@@ -90,11 +92,13 @@ class KernelChecker {
   KernelChecker(const CudaDriver& driver, const KernelCase& one, Expected& want, void* loaded, size_t number)
       : driver_(driver), case_(one), want_(want), number_(number), exact_(is_exact(one.program)) {
     line_ = {{"case", number}, {"name", one.name}, {"exact", exact_}, {"outcome", "same"}};
+    std::vector<CudaDriver::Kernel> kernels;
     for (size_t l = 0; l < one.program.launches.size(); ++l) {
       const GpuLaunch& launch = one.program.launches[l];
-      kernels_.push_back(
+      kernels.push_back(
           driver.kernel(loaded, kernel_name(number, l), launch.blocks, launch.block, launch.shared_bytes));
     }
+    kernels_.emplace(driver, std::move(kernels));
   }
 
   // Its line: outcome "same" (bits), "within" (the bound), "differs" or "failed".
@@ -117,7 +121,7 @@ class KernelChecker {
     const uint64_t memory = driver_.allocate(after.size());
     for (int time = 0; time < times; ++time) {
       driver_.copy_in(memory, image.bytes().data(), after.size());
-      for (const CudaDriver::Kernel& kernel : kernels_) driver_.launch(kernel, image.parameters(memory));
+      kernels_->launch(image.arguments(memory), nullptr);
       driver_.wait(kMostSeconds);
     }
     driver_.copy_out(after.data(), memory, after.size());
@@ -166,7 +170,7 @@ class KernelChecker {
   size_t number_;
   bool exact_;
   json line_;
-  std::vector<CudaDriver::Kernel> kernels_;
+  std::optional<CudaProgram> kernels_;
 };
 
 }  // namespace
@@ -183,7 +187,7 @@ DeviceOutcome check_kernels(const CudaDriver& driver, MachineCode& code, const s
     for (size_t k = std::max(first, batch.first); k < batch.last; ++k) {
       print_line({{"begin", k}, {"name", cases[k].name}});
       try {
-        if (loaded == nullptr) loaded = driver.load(code.of(batch.source));
+        if (loaded == nullptr) loaded = driver.load(code.of(batch.source, driver.architecture()));
         const json line = KernelChecker(driver, cases[k], expected[k], loaded, k).run();
         if (line["outcome"] == "differs" || line["outcome"] == "failed") outcome = DeviceOutcome::kDiffers;
         print_line(line);

@@ -3,10 +3,13 @@
 
 #include <filesystem>
 
-#include "tests/gpu/cuda_driver.h"
-#include "tests/gpu/machine_code.h"
+#include "codegen/machine_code.h"
+#include "device/cuda_driver.h"
 
 namespace stepc {
+
+// What came of work on a device, as an exit code. After kDeviceFailed the process can do no more on it.
+enum class DeviceOutcome : uint8_t { kSame = 0, kDiffers = 1, kDeviceFailed = 4 };
 
 // From case `first` on, a JSON line each.
 DeviceOutcome check_kernels(const CudaDriver& driver, MachineCode& code, const std::filesystem::path& root,

@@ -41,10 +41,11 @@ class DeviceImage {
 
   [[nodiscard]] const std::vector<uint8_t>& bytes() const { return bytes_; }
   // Of a kernel, where the image lies at `base`.
-  [[nodiscard]] std::vector<uint64_t> parameters(uint64_t base) const {
-    std::vector<uint64_t> out;
-    for (size_t place : places_) out.push_back(base + place);
-    out.push_back(base + scratch_);
+  [[nodiscard]] std::vector<void*> arguments(uint64_t base) const {
+    std::vector<void*> out;
+    const auto add = [&](size_t place) { out.push_back(reinterpret_cast<void*>(base + place)); };  // NOLINT: a device's
+    for (size_t place : places_) add(place);
+    add(scratch_);
     return out;
   }
 

@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "codegen/cuda_source.h"
 #include "tests/gpu/check_kernels.h"
 #include "tests/gpu/kernel_cases.h"
 #include "tests/gpu/time_kernels.h"
@@ -22,14 +23,15 @@ namespace stepc {
 namespace {
 
 constexpr int kNoDevice = 77;
+constexpr int kBundled = 90;  // the architecture of what is kept
 
 void compile_all(const std::filesystem::path& folder, const std::filesystem::path& root) {
-  MachineCode code(folder, 90);
+  MachineCode code(folder);
   const std::vector<KernelCase> small = kernel_cases(root);
   const std::vector<RateCase> large = rate_cases();
   size_t bytes = 0;
-  for (const KernelBatch& batch : batches_of(small)) bytes += code.of(batch.source).size();
-  for (const RateCase& one : large) bytes += code.of(cuda_source(program_of(one))).size();
+  for (const KernelBatch& batch : batches_of(small)) bytes += code.of(batch.source, kBundled).size();
+  for (const RateCase& one : large) bytes += code.of(cuda_source(program_of(one)), kBundled).size();
   code.remove_unused();
   std::printf("%zu programs and %zu at full size, %.1f MiB of machine code\n", small.size(), large.size(),
               static_cast<double>(bytes) / (1 << 20));
@@ -57,7 +59,7 @@ int run(const std::vector<std::string>& words) {
     describe_device(driver);
     return 0;
   }
-  MachineCode code(words[2], driver.architecture());
+  MachineCode code(words[2]);
   const std::string number = word(command == "time" ? 3 : 4, "0");
   uint32_t count = 0;
   USER_CHECK(std::from_chars(number.data(), number.data() + number.size(), count).ptr == number.data() + number.size(),

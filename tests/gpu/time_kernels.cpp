@@ -4,6 +4,7 @@
 #include <chrono>
 #include <optional>
 
+#include "codegen/cuda_source.h"
 #include "tests/codegen/random_program.h"
 #include "tests/codegen/run_gpu.h"
 #include "tests/gpu/json_line.h"
@@ -245,7 +246,7 @@ DeviceOutcome time_kernels(const CudaDriver& driver, MachineCode& code, int64_t 
     print_line({{"begin", one.name}});
     const GpuProgram program = program_of(one);
     try {
-      void* loaded = driver.load(code.of(cuda_source(program)));
+      void* loaded = driver.load(code.of(cuda_source(program), driver.architecture()));
       const json line = RateRun(driver, one, program, loaded).run(rate);
       if (line["result"] != "same" && line["result"] != "within") outcome = DeviceOutcome::kDiffers;
       print_line(line);

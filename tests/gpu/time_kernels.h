@@ -2,8 +2,9 @@
 // they write with what the interpreter of mappings says of a few rows.
 #pragma once
 
-#include "tests/gpu/cuda_driver.h"
-#include "tests/gpu/machine_code.h"
+#include "codegen/machine_code.h"
+#include "device/cuda_driver.h"
+#include "tests/gpu/check_kernels.h"
 
 namespace stepc {
 

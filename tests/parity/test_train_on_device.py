@@ -35,11 +35,15 @@ def losses(stepc, out):
 
 
 @pytest.mark.parametrize("mode", ["exact", "fast"])
-def test_a_run_on_a_device_has_eagers_bits(stepc, run, device, mode):
+def test_a_run_on_a_device_is_eagers(stepc, run, device, mode):
     assert stepc("train", "run.toml", *EXACT, "--output.dir=cpu").returncode == 0
     run("train", "run.toml", "--device", device, *EXACT, "--train.mode=eager", "--output.dir=eager")
     said = run("train", "run.toml", "--device", device, *EXACT, f"--train.mode={mode}", "--output.dir=there").stdout
-    assert losses(stepc, "there") == losses(stepc, "eager")
+    if mode == "exact":
+        assert losses(stepc, "there") == losses(stepc, "eager")
+    else:
+        assert int(re.search(r"a graph of (\d+) nodes", said).group(1)) > 0, said
+        assert losses(stepc, "there") == pytest.approx(losses(stepc, "eager"), rel=1e-4)
     assert losses(stepc, "there") == pytest.approx(losses(stepc, "cpu"), rel=1e-4)
     assert int(re.search(r"(\d+) replayed, ", said).group(1)) >= 3, said
     assert int(re.search(r"graphs +(\d+) launched a step", said).group(1)) >= 2, said

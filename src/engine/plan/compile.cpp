@@ -6,9 +6,11 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "codegen/gpu_mapping.h"
 #include "passes/from_trace/functionalise.h"
 #include "passes/pass.h"
 #include "plan/plan_trace.h"
+#include "runtime/device_programs.h"
 #include "runtime/measure_workspace.h"
 
 namespace stepc {
@@ -37,13 +39,24 @@ uint64_t peak_of_tensors(const MemoryReport& report) {
   return peak;
 }
 
+// What a device that the step works on says of itself.
+std::optional<DeviceFacts> facts_of(const GraphScheduleOptions& options, KernelSources& kernels) {
+  const std::string device = device_of(options);
+  if (device.empty()) return std::nullopt;
+  return usable_device_facts(device, kernels);
+}
+
 // With the workspaces of calls that nobody knows measured, each once in the life of `kernels`; by rule where their
 // operands alone take more than may be taken for it. Who asks for no more than that the plan is within `enough_bytes`
 // gets it by rule where it is so then, and where its tensors alone are above.
 GraphSchedule schedule_measured(const Graph& graph, KernelSources& kernels, GraphScheduleOptions options,
                                 std::optional<uint64_t> enough_bytes = {}) {
+  const std::string device = device_of(options);
+  if (const auto facts = facts_of(options, kernels))
+    options.lower = [shape = shape_of(*facts)](const Graph& group) { return lower_for_gpu(group, shape); };
   const std::lock_guard lock(kernels.measuring);
-  options.workspaces = kernels.workspaces;
+  WorkspaceTable& known = device.empty() ? kernels.workspaces : kernels.workspaces_on_device;
+  options.workspaces = known;
   GraphSchedule plan = schedule_graph(graph, options);
   if (plan.unknown.empty()) return plan;
   const uint64_t most_bytes = enough_bytes.value_or(UINT64_MAX);
@@ -51,8 +64,8 @@ GraphSchedule schedule_measured(const Graph& graph, KernelSources& kernels, Grap
   if (peak_of_tensors(plan.memory) > most_bytes) return plan;
   for (const UnknownWorkspace& call : plan.unknown)
     if (bytes_to_measure(call) <= std::min(most_bytes, kMostMeasured))
-      kernels.workspaces.emplace(call.key, measure_workspace(call, options.threads).value_or(workspace_by_rule(call)));
-  options.workspaces = kernels.workspaces;
+      known.emplace(call.key, measure_workspace(call, options.threads, device).value_or(workspace_by_rule(call)));
+  options.workspaces = known;
   return schedule_graph(graph, options);
 }
 
@@ -69,11 +82,15 @@ void refuse_groups(PlannedGraph& planned, const RefusedPrograms& refused) {
   }
 }
 
-GraphScheduleOptions plain_options(const Trace& trace, const CompileOptions& options) {
+GraphScheduleOptions plain_options(const Trace& trace, const CompileOptions& options, KernelSources& kernels) {
   GraphScheduleOptions plain;
   plain.threads = options.target.threads;
   plain.trace = options.function == nullptr ? &trace : nullptr;
   plain.is_plain = true;
+  if (const auto facts = facts_of(plain, kernels)) {
+    plain.features.sm = facts->sm;
+    plain.threads = 1;
+  }
   return plain;
 }
 
@@ -89,8 +106,26 @@ bool have_same_parts(const Graph& one, const Graph& other) {
          std::ranges::equal(one.outputs, other.outputs, {}, &GraphOutput::part, &GraphOutput::part);
 }
 
+// On a device a Graph has no memory of the host's: a call that stays as it was recorded must not want any.
+Graph functionalised_for_device(const Trace& trace) {
+  CallGraph captured = functionalise_calls(trace);
+  for (size_t n = 0; n < captured.graph.nodes.size(); ++n) {
+    if (!captured.graph.nodes[n].aten || !captured.calls[n].valid()) continue;
+    const Call& call = trace.calls[captured.calls[n].index()];
+    const auto check = [&](ValueId id, bool is_made) {
+      const Value& value = trace.values[id.index()];
+      const bool is_on_host = trace.storages[value.storage.index()].space == Space::kHost;
+      USER_CHECK(!is_on_host || (!is_made && value.sizes.empty()), "{} works in the host's memory", call.op);
+    };
+    for_each_value(call.args, [&](ValueId id) { check(id, false); });
+    for_each_value(call.results, [&](ValueId id) { check(id, true); });
+  }
+  return std::move(captured.graph);
+}
+
 Graph captured_graph(const Trace& trace, const CompileOptions& options) {
-  return options.function == nullptr ? functionalise(trace) : *options.function;
+  if (options.function != nullptr) return *options.function;
+  return trace.device.empty() ? functionalise(trace) : functionalised_for_device(trace);
 }
 
 Compiled bound(Compiled compiled, KernelSources& kernels, const std::shared_ptr<Ranks>& ranks) {
@@ -108,10 +143,13 @@ Schedule plan_exact(const Trace& trace, int threads) {
 
 PlannedGraph plan_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options) {
   if (options.function == nullptr) verify(trace);
-  USER_CHECK(trace.device.empty(), "its tensors are on {}: only recorded calls run there, no Graph yet", trace.device);
   PlanGraphOptions how;
   how.target = options.target;
   how.target.features = features_of(kernels.micro_kernels);
+  if (options.function == nullptr && !trace.device.empty()) {
+    how.target.features = {.sm = usable_device_facts(trace.device, kernels).compute_capability};
+    how.target.threads = 1;
+  }
   how.budget = options.budget;
   how.passes.settings.strategy = options.strategy;
   if (options.function != nullptr) how.passes.without = done_to_functions();
@@ -135,14 +173,14 @@ Compiled compile_exact(const Trace& trace, int threads, bool device_graphs) {
 //   fast    Trace --functionalise--> Graph --passes--> Graph --from_graph--> Schedule --bind--> Executor
 // Where no code can be generated for a group, its nodes run one by one: that is another Schedule.
 Compiled compile_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options,
-                      const std::shared_ptr<Ranks>& ranks) {
+                      const std::shared_ptr<Ranks>& ranks, bool device_graphs) {
   const auto begin = Clock::now();
   PlannedGraph planned = plan_fast(trace, kernels, options);
   Compiled compiled;
   while (compiled.executor == nullptr) {
     verify(planned.plan.schedule);
     try {
-      compiled.executor = std::make_unique<Executor>(planned.plan.schedule, &kernels, ranks);
+      compiled.executor = std::make_unique<Executor>(planned.plan.schedule, &kernels, ranks, device_graphs);
     } catch (const RefusedPrograms& refused) {
       const size_t before = planned.options.refused.size();
       refuse_groups(planned, refused);
@@ -163,7 +201,7 @@ Compiled compile_plain(const Trace& trace, KernelSources& kernels, const Compile
                        const PlainLimit* limit, const std::shared_ptr<Ranks>& ranks) {
   const auto begin = Clock::now();
   const uint64_t most_bytes = limit == nullptr ? UINT64_MAX : limit->bytes;
-  const GraphScheduleOptions plain = plain_options(trace, options);
+  const GraphScheduleOptions plain = plain_options(trace, options, kernels);
   Compiled compiled;
   uint64_t least = UINT64_MAX;
   // Whether it fits; the smallest is kept. This runs once: workspaces are measured only where by rule it does not.
@@ -200,7 +238,7 @@ Compiled compile_plain(const Trace& trace, KernelSources& kernels, const Compile
 Compiled compile_nodes(const Graph& fused, const Trace& trace, KernelSources& kernels, const CompileOptions& options,
                        const std::shared_ptr<Ranks>& ranks) {
   Compiled compiled;
-  compiled.plan = schedule_measured(fused, kernels, plain_options(trace, options));
+  compiled.plan = schedule_measured(fused, kernels, plain_options(trace, options, kernels));
   return bound(std::move(compiled), kernels, ranks);
 }
 

@@ -41,7 +41,7 @@ struct Compiled {
 Compiled compile_exact(const Trace& trace, int threads, bool device_graphs);
 // `ranks`: the ranks of the strategy's mesh.
 Compiled compile_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options,
-                      const std::shared_ptr<Ranks>& ranks = nullptr);
+                      const std::shared_ptr<Ranks>& ranks = nullptr, bool device_graphs = false);
 // The plain Graph: as in `fast` mode, but one ATen call a node. Without a limit nothing is fused and nothing is
 // recomputed. On a mesh it is one rank's, with collectives, and its inputs and results are the same parts as those of
 // `fused`.

@@ -62,7 +62,7 @@ CompileOptions Plan::compile_options() const {
 
 void Plan::compile_graph() {
   try {
-    Compiled compiled = compile_fast(trace_, *options_.kernels, compile_options());
+    Compiled compiled = compile_fast(trace_, *options_.kernels, compile_options(), nullptr, options_.device_graphs);
     weighed_ = compiled.weighed;
     if (is_virtual()) fused_ = std::move(compiled.graph);
     fast_ = variant_of(std::move(compiled));

@@ -148,7 +148,7 @@ class Plan {
   const Trace& recorded() const { return recorded_; }
   const Trace& trace() const { return trace_; }
   // The Schedule that runs as long as it fits: the Graph's in fast mode, else that of the recorded calls.
-  const Schedule& schedule() const { return (fast_ != nullptr ? fast_ : exact_)->executor->schedule(); }
+  const Schedule& schedule() const { return running_executor().schedule(); }
   // The facts beside the Schedule of a step that runs as a Graph; nullptr for other steps.
   const GraphSchedule* graph() const { return fast_ == nullptr ? nullptr : &fast_->plan; }
   // The program's host code passes integers other than those that the Graph has as constants.
@@ -182,11 +182,11 @@ class Plan {
   // The last run was compared and agreed. Becomes false when a device has recorded launches that were not part of that
   // run.
   [[nodiscard]] bool is_verified() const {
-    return verified_ && (exact_ == nullptr || exact_->executor->graphs_recorded() <= graphs_verified_);
+    return verified_ && running_executor().graphs_recorded() <= graphs_verified_;
   }
   void set_verified(bool verified) {
     verified_ = verified;
-    graphs_verified_ = exact_ == nullptr ? 0 : exact_->executor->graphs_of_last_run();
+    graphs_verified_ = running_executor().graphs_of_last_run();
   }
   // Marks the plan as never to be compared.
   void trust() {
@@ -214,6 +214,7 @@ class Plan {
   };
 
   std::unique_ptr<Variant> variant_of(Compiled compiled);
+  const Executor& running_executor() const { return *(fast_ != nullptr ? fast_ : exact_)->executor; }
   Variant& exact();
   Variant& current() { return fast_ != nullptr && !is_unfit() ? *fast_ : exact(); }
   const HostEvent& pause() const;

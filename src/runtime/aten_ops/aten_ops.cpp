@@ -21,18 +21,25 @@ Fn find(std::string_view op, const Tables&... tables) {
 }
 AtenFn find_aten_op(std::string_view op) {
   return find<AtenFn>(op, detail::elementwise_aten_ops(), detail::view_aten_ops(), detail::shape_aten_ops(),
-                      detail::matmul_aten_ops(), detail::loss_aten_ops());
+                      detail::matmul_aten_ops(), detail::attention_aten_ops(), detail::loss_aten_ops());
 }
+MakingFn find_making_op(std::string_view op) { return find<MakingFn>(op, detail::making_aten_ops()); }
 OverwritingFn find_overwriting_op(std::string_view op) {
   return find<OverwritingFn>(op, detail::shape_overwriting_ops(), detail::index_overwriting_ops());
 }
 }  // namespace
 
-bool AtenOp::exists(std::string_view op) { return find_aten_op(op) != nullptr || find_overwriting_op(op) != nullptr; }
+bool AtenOp::exists(std::string_view op) {
+  return find_aten_op(op) != nullptr || find_making_op(op) != nullptr || find_overwriting_op(op) != nullptr;
+}
 
-AtenOp::AtenOp(std::string_view op)
-    : op_(op_def(op).name), run_(find_aten_op(op)), overwrite_(find_overwriting_op(op)) {
-  INTERNAL_CHECK(run_ != nullptr || overwrite_ != nullptr, "{} has no ATen call", op);
+AtenOp::AtenOp(std::string_view op, const c10::Device& device)
+    : op_(op_def(op).name),
+      device_(device),
+      run_(find_aten_op(op)),
+      make_(find_making_op(op)),
+      overwrite_(find_overwriting_op(op)) {
+  INTERNAL_CHECK(run_ != nullptr || make_ != nullptr || overwrite_ != nullptr, "{} has no ATen call", op);
 }
 
 std::vector<at::Tensor> AtenOp::operator()(const std::vector<at::Tensor>& inputs, const Attrs& attrs,
@@ -43,7 +50,8 @@ std::vector<at::Tensor> AtenOp::operator()(const std::vector<at::Tensor>& inputs
     overwrite_(result, inputs, attrs);
     return {result};
   }
-  std::vector<at::Tensor> results = run_(inputs, attrs, types);
+  std::vector<at::Tensor> results =
+      make_ != nullptr ? std::vector{make_(inputs, attrs, types[0], device_)} : run_(inputs, attrs, types);
   INTERNAL_CHECK_EQ(results.size(), types.size(), "results of {}", op_);
   for (size_t r = 0; r < results.size(); ++r) {
     const at::ScalarType wanted = scalar_type_of(types[r].dtype);

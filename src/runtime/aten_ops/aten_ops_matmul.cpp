@@ -1,4 +1,4 @@
-// Matmuls, attention, indexing, and tensors made from nothing, on ATen.
+// Matmuls, indexing, and tensors made from nothing, on ATen.
 #include <algorithm>
 
 #include <ATen/Functions.h>
@@ -20,8 +20,10 @@ using at::Tensor;
 
 constexpr int64_t kBlock = 384;  // rows and columns
 
-// As the library says itself.
-bool has_no_kernel_for(at::ScalarType type) {
+// As the library says itself, of the CPU.
+bool has_no_kernel_for(const Tensor& operand) {
+  if (!operand.is_cpu()) return false;
+  const at::ScalarType type = operand.scalar_type();
   const auto has_one = [](const char* op) {
     torch::jit::Stack stack;
     find_operator(op).callBoxed(&stack);
@@ -56,44 +58,7 @@ Tensors matmul(const Tensors& x, const Attrs& attrs, const Types&) {
   const bool transposed = attrs.get<bool>("transpose_a");
   const Tensor left = transposed ? x[0].mT() : x[0];
   const Tensor right = attrs.get<bool>("transpose_b") ? x[1].mT() : x[1];
-  return {has_no_kernel_for(left.scalar_type()) ? widened_matmul(left, right) : at::matmul(left, right)};
-}
-
-// ---- attention: ATen's kernel wants as many key heads as query heads, and the elements of a head side by side
-
-Tensor dense_heads(const Tensor& x) { return x.stride(-1) == 1 ? x : x.contiguous(); }
-Tensor repeat_heads(const Tensor& x, int64_t heads) {
-  if (x.size(1) == heads) return dense_heads(x);
-  return x.unsqueeze(2)
-      .expand({x.size(0), x.size(1), heads / x.size(1), x.size(2), x.size(3)})
-      .reshape({x.size(0), heads, x.size(2), x.size(3)});
-}
-Tensor sum_heads(const Tensor& x, int64_t heads) {
-  if (x.size(1) == heads) return x;
-  return x.reshape({x.size(0), heads, x.size(1) / heads, x.size(2), x.size(3)}).sum(2);
-}
-std::optional<Tensor> mask_at(const Tensors& x, size_t place, at::ScalarType type) {
-  if (x.size() <= place) return std::nullopt;
-  if (x.size() == place + 1) return dense_heads(x[place].to(type));
-  const auto of_queries = [&](size_t i) { return x[place + i].unsqueeze(1).unsqueeze(3); };  // documents, places
-  const auto of_keys = [&](size_t i) { return x[place + i].unsqueeze(1).unsqueeze(2); };
-  Tensor seen = of_queries(0).eq(of_keys(1));
-  if (x.size() > place + 2) seen = seen.logical_and(of_keys(3).le(of_queries(2)));
-  return at::zeros_like(seen, type).masked_fill_(seen.logical_not(), -INFINITY);
-}
-Tensors attention(const Tensors& x, const Attrs& attrs, const Types&) {
-  const int64_t heads = x[0].size(1);
-  auto [out, sums] = at::_scaled_dot_product_flash_attention_for_cpu(
-      dense_heads(x[0]), repeat_heads(x[1], heads), repeat_heads(x[2], heads), 0.0, attrs.get<bool>("causal"),
-      mask_at(x, 3, x[0].scalar_type()), attrs.get<double>("scale"));
-  return {out, sums};
-}
-Tensors attention_backward(const Tensors& x, const Attrs& attrs, const Types&) {
-  const int64_t heads = x[1].size(1);
-  auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-      dense_heads(x[0]), dense_heads(x[1]), repeat_heads(x[2], heads), repeat_heads(x[3], heads), dense_heads(x[4]),
-      x[5].contiguous(), 0.0, attrs.get<bool>("causal"), mask_at(x, 6, x[1].scalar_type()), attrs.get<double>("scale"));
-  return {dq, sum_heads(dk, x[2].size(1)), sum_heads(dv, x[3].size(1))};
+  return {has_no_kernel_for(left) ? widened_matmul(left, right) : at::matmul(left, right)};
 }
 
 // ---- index
@@ -134,42 +99,44 @@ Tensors sort(const Tensors& x, const Attrs& attrs, const Types&) {
 
 // ---- made from nothing
 
-at::TensorOptions options_of(const Types& types) { return at::TensorOptions(scalar_type_of(types[0].dtype)); }
+using Device = c10::Device;
+
 at::Scalar scalar_of(const Attrs& attrs, std::string_view name) {
   if (const auto* integer = std::get_if<int64_t>(attrs.find(name))) return *integer;
   return attrs.number(name);
 }
 
-Tensors full(const Tensors&, const Attrs& attrs, const Types& types) {
-  return {at::full(types[0].shape, scalar_of(attrs, "value"), options_of(types))};
+Tensor full(const Tensors&, const Attrs& attrs, const TensorType& type, const Device& device) {
+  const auto options = at::TensorOptions(scalar_type_of(type.dtype)).device(device);
+  return at::full(type.shape, scalar_of(attrs, "value"), options);
 }
-Tensors constant(const Tensors&, const Attrs& attrs, const Types& types) {
-  const bool real = is_floating(types[0].dtype);
+Tensor constant(const Tensors&, const Attrs& attrs, const TensorType& type, const Device& device) {
+  const bool real = is_floating(type.dtype);
   const Tensor listed = real ? at::tensor(attrs.get<std::vector<double>>("reals"), at::kDouble)
                              : at::tensor(attrs.get<Shape>("integers"), at::kLong);
-  return {listed.reshape(types[0].shape).to(scalar_type_of(types[0].dtype))};
+  return listed.reshape(type.shape).to(device, scalar_type_of(type.dtype));
 }
-Tensors iota(const Tensors&, const Attrs& attrs, const Types& types) {
+Tensor iota(const Tensors&, const Attrs& attrs, const TensorType& type, const Device& device) {
   const auto dim = static_cast<size_t>(dim_of(attrs));
-  const Shape& shape = types[0].shape;
-  Shape along(shape.size(), 1);
-  along[dim] = shape[dim];
-  const at::ScalarType type = is_floating(types[0].dtype) ? at::kDouble : at::kLong;
-  const Tensor steps = at::arange(shape[dim], type) * scalar_of(attrs, "step") + scalar_of(attrs, "start");
-  return {steps.to(scalar_type_of(types[0].dtype)).reshape(along).expand(shape)};
+  Shape along(type.shape.size(), 1);
+  along[dim] = type.shape[dim];
+  const auto options = at::TensorOptions(is_floating(type.dtype) ? at::kDouble : at::kLong).device(device);
+  const Tensor steps = at::arange(type.shape[dim], options) * scalar_of(attrs, "step") + scalar_of(attrs, "start");
+  return steps.to(scalar_type_of(type.dtype)).reshape(along).expand(type.shape);
 }
 
 template <double (philox::Draw::*kElement)(int64_t) const>
-Tensors random(const Tensors& x, const Attrs& attrs, const Types& types) {
-  const philox::Draw draw{x[0][0].item<int64_t>(), x[0][1].item<int64_t>(), attrs.get<int64_t>("stream")};
-  const Tensor out = at::empty(types[0].shape, at::kDouble);
+Tensor random(const Tensors& x, const Attrs& attrs, const TensorType& type, const Device& device) {
+  const Tensor key = x[0].cpu();
+  const philox::Draw draw{key[0].item<int64_t>(), key[1].item<int64_t>(), attrs.get<int64_t>("stream")};
+  const Tensor out = at::empty(type.shape, at::kDouble);
   auto* elements = out.mutable_data_ptr<double>();
-  const Tensor places = x.size() > 1 ? x[1].contiguous() : Tensor();
+  const Tensor places = x.size() > 1 ? x[1].cpu().contiguous() : Tensor();
   const auto* place_of = places.defined() ? places.const_data_ptr<int64_t>() : nullptr;
   at::parallel_for(0, out.numel(), 4096, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) elements[i] = (draw.*kElement)(place_of != nullptr ? place_of[i] : i);
   });
-  return {out};
+  return out.to(device);
 }
 }  // namespace
 
@@ -184,7 +151,7 @@ const OverwritingOps& index_overwriting_ops() {
 }
 
 void mm_out_in_blocks(const Tensor& out, const Tensor& left, const Tensor& right) {
-  if (!has_no_kernel_for(left.scalar_type())) {
+  if (!has_no_kernel_for(left)) {
     Tensor to = out;
     at::mm_out(to, left, right);
     return;
@@ -216,11 +183,15 @@ Tensor mm_in_blocks(const Tensor& left, const Tensor& right) {
 const AtenOps& matmul_aten_ops() {
   static const AtenOps kOps = {
       {"matmul", matmul},
-      {"attention", attention},
-      {"attention_backward", attention_backward},
       {"gather", gather},
       {"take", take},
       {"sort", sort},
+  };
+  return kOps;
+}
+
+const MakingOps& making_aten_ops() {
+  static const MakingOps kOps = {
       {"full", full},
       {"constant", constant},
       {"iota", iota},

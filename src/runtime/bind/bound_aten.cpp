@@ -71,7 +71,8 @@ at::Tensor in_layout(const at::Tensor& tensor, const Shape& strides) {
 // A row of the op table as ATen calls.
 class OpKernel final : public BoundKernel {
  public:
-  OpKernel(const Instruction& instruction, const KernelParts& parts) : instruction_(instruction), op_(instruction.op) {
+  OpKernel(const Instruction& instruction, const KernelParts& parts)
+      : instruction_(instruction), op_(instruction.op, parts.device()) {
     for (OperandId write : instruction.writes) {
       const Operand& operand = parts.schedule.operands[write.index()];
       types_.push_back({operand.dtype, operand.sizes});

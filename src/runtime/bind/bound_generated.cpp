@@ -60,10 +60,34 @@ class Generated final : public BoundKernel {
   bool is_row_ = false;
 };
 
+// On a device.
+class GeneratedOnDevice final : public BoundKernel {
+ public:
+  GeneratedOnDevice(const Instruction& instruction, std::shared_ptr<DeviceProgram> program)
+      : instruction_(instruction), program_(std::move(program)), operands_(instruction.reads) {
+    operands_.insert(operands_.end(), instruction.writes.begin(), instruction.writes.end());
+    arguments_.resize(operands_.size() + 1);
+  }
+  void run(RunState& state) override {
+    for (size_t i = 0; i < operands_.size(); ++i) arguments_[i] = state.operands.data(operands_[i]);
+    arguments_.back() = state.scratch_of(instruction_);
+    program_->launch(arguments_);
+  }
+
+ private:
+  const Instruction& instruction_;
+  std::shared_ptr<DeviceProgram> program_;
+  std::vector<OperandId> operands_;
+  std::vector<void*> arguments_;  // scratch memory last
+};
+
 // Of what an expanded dimension repeats, one is written.
 class Copy final : public BoundKernel {
  public:
-  explicit Copy(const Instruction& instruction) : from_(instruction.reads[0]), to_(instruction.writes[0]) {}
+  explicit Copy(const Instruction& instruction)
+      : from_(instruction.reads[0]),
+        to_(instruction.writes[0]),
+        is_beside_(instruction.attrs.find("non_blocking") != nullptr) {}
   void run(RunState& state) override {
     at::Tensor from = state.operands[from_];
     at::Tensor to = state.operands[to_];
@@ -72,16 +96,20 @@ class Copy final : public BoundKernel {
       to = to.narrow(d, 0, 1);
       from = from.narrow(d, 0, 1);
     }
-    to.copy_(from);
+    // What is not page-locked has been read when the call returns.
+    to.copy_(from, is_beside_ || (!to.is_cpu() && from.is_cpu() && !from.is_pinned()));
   }
 
  private:
   OperandId from_, to_;
+  bool is_beside_;  // asynchronous, between host and device
 };
 
 }  // namespace
 
 std::unique_ptr<BoundKernel> bind_generated(const Instruction& instruction, const KernelParts& parts) {
+  if (parts.device_programs != nullptr)
+    return std::make_unique<GeneratedOnDevice>(instruction, parts.device_programs->at(instruction.program));
   return std::make_unique<Generated>(instruction, parts.programs[instruction.program],
                                      parts.schedule.programs[instruction.program]);
 }

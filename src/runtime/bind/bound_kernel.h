@@ -10,6 +10,7 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
 
+#include "aten/device_hook.h"
 #include "blocked/micro_kernels.h"
 #include "codegen/codegen.h"
 #include "comm/ranks.h"
@@ -30,7 +31,7 @@ struct RunState {
   // The planned scratch memory of an instruction's kernel. ATen calls ask the allocator instead, which serves them from
   // the same memory (runtime/instruction_memory.h).
   [[nodiscard]] std::byte* scratch_of(const Instruction& instruction) const {
-    return operands.arena() + instruction.scratch.offset;
+    return operands.arena_at(instruction.scratch.offset);
   }
 };
 
@@ -57,6 +58,13 @@ struct KernelParts {
   const std::vector<std::shared_ptr<const Kernel>>& programs;  // compiled, in the order of schedule.programs
   const blocked::MicroKernels& micro_kernels;
   Ranks* ranks = nullptr;  // of a step on several ranks
+  // Of a Graph on a device, in place of the compiled ones.
+  const std::vector<std::shared_ptr<DeviceProgram>>* device_programs = nullptr;
+
+  // Where rows of the op table run.
+  [[nodiscard]] c10::Device device() const {
+    return schedule.device.empty() ? c10::Device(c10::kCPU) : c10::Device(schedule.device);
+  }
 };
 
 // Throws UserError if the instruction names something that this LibTorch lacks.

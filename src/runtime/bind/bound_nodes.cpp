@@ -14,13 +14,14 @@ namespace {
 
 class NodeCalls final : public BoundKernel {
  public:
-  NodeCalls(const Instruction& instruction, const Graph& nodes)
+  NodeCalls(const Instruction& instruction, const Graph& nodes, const c10::Device& device)
       : nodes_(nodes),
+        device_(device),
         reads_(instruction.reads),
         writes_(instruction.writes),
         dead_after_(dead_after(nodes)),
         parts_(nodes.outputs.size()) {
-    for (const Node& node : nodes.nodes) calls_.emplace_back(node.op);
+    for (const Node& node : nodes.nodes) calls_.emplace_back(node.op, device);
     for (const GraphTensor& tensor : nodes.tensors) count_ = std::max(count_, element_count(tensor.type.shape));
   }
 
@@ -77,10 +78,11 @@ class NodeCalls final : public BoundKernel {
     if (stretch + 1 < stretches()) return {};
     const at::Tensor all = at::stack(parts);
     parts.clear();
-    return AtenOp(node.op)({all}, node.attrs, {nodes_.type(node.outputs[0])}).front();
+    return AtenOp(node.op, device_)({all}, node.attrs, {nodes_.type(node.outputs[0])}).front();
   }
 
   const Graph& nodes_;
+  const c10::Device device_;
   std::vector<OperandId> reads_, writes_;
   std::vector<AtenOp> calls_;
   std::vector<std::vector<TensorId>> dead_after_;  // by node
@@ -91,7 +93,7 @@ class NodeCalls final : public BoundKernel {
 }  // namespace
 
 std::unique_ptr<BoundKernel> bind_nodes(const Instruction& instruction, const KernelParts& parts) {
-  return std::make_unique<NodeCalls>(instruction, parts.schedule.nodes[*instruction.nodes]);
+  return std::make_unique<NodeCalls>(instruction, parts.schedule.nodes[*instruction.nodes], parts.device());
 }
 
 }  // namespace stepc

@@ -24,6 +24,8 @@ at::Tensor window(const c10::Storage& storage, const Operand& operand, int64_t s
   return tensor;
 }
 
+constexpr int64_t kAlignment = 16;  // of what generated kernels of a device read and write
+
 // Not among the program's tensors when a run begins.
 bool comes_later(InputKind kind) { return !is_of_program(kind) || kind == InputKind::kIncoming; }
 bool is_transient(InputKind kind) {
@@ -52,10 +54,8 @@ BoundOperands::BoundOperands(const Schedule& schedule, InstructionMemory& memory
     const Operand& operand = schedule.operands[input.operand.index()];
     BufferState& buffer = buffers_[operand.buffer.index()];
     buffer.transient = buffer.transient || is_transient(input.kind);
-    if (is_of_program(input.kind)) continue;
-    host_tensors_[i] = at::zeros(operand.sizes, scalar_type_of(operand.dtype));
-    bind_input(operand.buffer, host_tensors_[i]);
   }
+  add_host_tensors();
   for (size_t b = 0; b < schedule.buffers.size(); ++b) {
     const Buffer& buffer = schedule.buffers[b];
     BufferState& state = buffers_[b];
@@ -70,6 +70,33 @@ BoundOperands::BoundOperands(const Schedule& schedule, InstructionMemory& memory
 
 c10::Device BoundOperands::device_of(const Buffer& buffer) const {
   return buffer.space == Space::kDevice ? *device_ : c10::Device(c10::kCPU);
+}
+
+// On a device they lie side by side, so that one copy brings all of them.
+void BoundOperands::add_host_tensors() {
+  constexpr int64_t kApart = 16;
+  int64_t bytes = 0;
+  std::vector<std::pair<size_t, int64_t>> there;  // input, place
+  for (size_t i = 0; i < schedule_.inputs.size(); ++i) {
+    const ScheduleInput& input = schedule_.inputs[i];
+    const Operand& operand = schedule_.operands[input.operand.index()];
+    if (is_of_program(input.kind)) continue;
+    if (schedule_.buffers[operand.buffer.index()].space == Space::kHost) {
+      host_tensors_[i] = at::zeros(operand.sizes, scalar_type_of(operand.dtype));
+      bind_input(operand.buffer, host_tensors_[i]);
+      continue;
+    }
+    there.emplace_back(i, bytes);
+    bytes += (bytes_of(operand) + kApart - 1) / kApart * kApart;
+  }
+  if (there.empty()) return;
+  numbers_ = at::zeros({bytes}, at::kByte);
+  numbers_there_ = at::zeros({bytes}, at::TensorOptions().dtype(at::kByte).device(*device_));
+  for (const auto& [i, place] : there) {
+    const Operand& operand = schedule_.operands[schedule_.inputs[i].operand.index()];
+    host_tensors_[i] = window(numbers_.storage(), operand, place);
+    bind(operand.buffer, numbers_there_.storage(), place);
+  }
 }
 
 void BoundOperands::add_constant(BufferId id) {
@@ -89,10 +116,12 @@ void BoundOperands::list_expected() {
     const ScheduleInput& input = schedule_.inputs[i];
     if (!is_of_program(input.kind)) continue;
     const Operand& operand = schedule_.operands[input.operand.index()];
+    const bool is_on_device = schedule_.buffers[operand.buffer.index()].space == Space::kDevice;
+    const bool is_aligned = operand.offset * size_of(operand.dtype) % kAlignment == 0;
     expected_.push_back({i, schedule_.buffers[operand.buffer.index()].input, operand.offset,
                          static_cast<uint32_t>(shapes_.size()), static_cast<uint32_t>(operand.sizes.size()),
-                         scalar_type_of(operand.dtype), operand.conj, operand.neg,
-                         schedule_.buffers[operand.buffer.index()].space == Space::kDevice});
+                         scalar_type_of(operand.dtype), operand.conj, operand.neg, is_on_device,
+                         is_on_device && is_aligned && schedule_.features.sm > 0});
     shapes_.insert(shapes_.end(), operand.sizes.begin(), operand.sizes.end());
     shapes_.insert(shapes_.end(), operand.strides.begin(), operand.strides.end());
   }
@@ -135,6 +164,8 @@ std::string BoundOperands::why_not(const std::vector<at::Tensor>& inputs) {
     if (comes_later(input.kind)) continue;
     const at::Tensor& tensor = inputs[expected.input];
     if (!looks_like(tensor, expected)) return mismatch(input, tensor);
+    if (expected.is_aligned && reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % kAlignment != 0)
+      return str("{} '{}' begins at no multiple of {} bytes", name_of(input.kind), input.key, kAlignment);
     const Operand& first = schedule_.operands[schedule_.inputs[expected.first].operand.index()];
     const int64_t shift = inputs[expected.first].storage_offset() - first.offset;
     if (tensor.storage_offset() - expected.offset != shift)

@@ -25,7 +25,8 @@ class BoundOperands {
   const at::Tensor& operator[](OperandId operand) const { return tensors_[operand.index()]; }
   // The operand's first element.
   void* data(OperandId operand) const { return data_[operand.index()]; }
-  std::byte* arena() const { return arena_.host; }
+  // What lies at this offset of the arena.
+  std::byte* arena_at(uint64_t offset) const { return arena_.at(offset); }
 
   // Compares the program's tensors, one for each of the schedule's inputs, with those of the recording: element types,
   // sizes, strides, and which of them share memory. Returns the difference, empty if there is none. Does not check
@@ -53,8 +54,18 @@ class BoundOperands {
   // call's operands, whose memory it must not share.
   void define(OperandId operand, const at::Tensor& made, const std::vector<OperandId>& reads);
 
-  // The executor's own tensor for an input that is not the program's.
-  const at::Tensor& host_tensor(uint32_t input) const { return host_tensors_[input]; }
+  // The executor's own tensor for an input that is not the program's. It is the host's. A step on a device reads a copy
+  // of all of them there: after a change, upload_numbers() before the next instruction that reads one.
+  const at::Tensor& host_tensor(uint32_t input) {
+    have_numbers_changed_ = true;
+    return host_tensors_[input];
+  }
+  void upload_numbers() {
+    if (!have_numbers_changed_) return;
+    have_numbers_changed_ = false;
+    // The host's memory is not page-locked: it has been read when the call returns.
+    if (numbers_there_.defined()) numbers_there_.copy_(numbers_, /*non_blocking=*/true);
+  }
 
   // A tensor for the program: a window on an own buffer, or on memory of its own.
   at::Tensor hand_out(OperandId operand) const;
@@ -78,6 +89,7 @@ class BoundOperands {
     at::ScalarType dtype = at::kFloat;
     bool conj = false, neg = false;
     bool is_on_device = false;
+    bool is_aligned = false;  // generated kernels of a device count on it
   };
   struct Constant {
     BufferId buffer;
@@ -86,6 +98,7 @@ class BoundOperands {
   };
 
   [[nodiscard]] c10::Device device_of(const Buffer& buffer) const;
+  void add_host_tensors();
   void add_constant(BufferId id);
   void list_expected();
   bool looks_like(const at::Tensor& tensor, const Expected& expected) const;
@@ -108,6 +121,8 @@ class BoundOperands {
   std::vector<int64_t> shapes_;
   std::vector<const c10::StorageImpl*> storages_;  // by expected: the storage at the beginning of the last run
   std::vector<at::Tensor> host_tensors_;           // by input
+  at::Tensor numbers_, numbers_there_;             // of a step on a device: all of them, and their copy there
+  bool have_numbers_changed_ = true;
   std::vector<Constant> constants_;
   ArenaPlace arena_;
   std::optional<c10::Device> device_;  // beside the host

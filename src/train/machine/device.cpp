@@ -35,7 +35,7 @@ const c10::impl::DeviceGuardImplInterface* guard_of(c10::DeviceType type) {
 }
 
 std::string why_none(c10::DeviceType type) {
-  const std::string of_driver = type == c10::kCUDA ? trouble_with(cuda_driver()) : std::string();
+  const std::string of_driver = type == c10::kCUDA ? trouble_with(cuda_versions()) : std::string();
   return of_driver.empty() ? "no such device is here" : of_driver;
 }
 

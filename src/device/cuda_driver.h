@@ -2,8 +2,10 @@
 // fails is an InternalError with the driver's own words; after most of them the process can do no more on the device.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,9 +15,6 @@
 #include "base/check.h"
 
 namespace stepc {
-
-// What came of work on a device, as an exit code. After kDeviceFailed the process can do no more on it.
-enum class DeviceOutcome : uint8_t { kSame = 0, kDiffers = 1, kDeviceFailed = 4 };
 
 class CudaDriver {
  public:
@@ -28,14 +27,16 @@ class CudaDriver {
     int64_t blocks = 0, threads = 0, shared_bytes = 0;
   };
 
+  using Launch = int(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
+                     void**);
+
+  // The driver alone, for a process whose current context is somebody else's.
+  struct OfCurrentContext {};
+  explicit CudaDriver(OfCurrentContext) { open(); }
+  // With the first device.
   CudaDriver() {
-    for (const char* name :
-         {"libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"}) {
-      if (library_ == nullptr) library_ = dlopen(name, RTLD_NOW);
-      if (library_ == nullptr && why_not_.empty()) why_not_ = dlerror();
-    }
+    open();
     if (library_ == nullptr) return;
-    why_not_.clear();
     int devices = 0;
     void* context = nullptr;
     if (start(call<int(unsigned)>("cuInit")(0), "cuInit") &&
@@ -127,18 +128,21 @@ class CudaDriver {
           "cuOccupancyMaxActiveBlocksPerMultiprocessor");
     return value;
   }
-  // Parameters: all pointers. A kernel of no blocks has nothing to do, and the driver refuses it.
-  void launch(const Kernel& kernel, std::vector<uint64_t> parameters) const {
+  // `arguments`: where each of its parameters lies, all pointers. On the default stream where none is given. A kernel
+  // of no blocks has nothing to do, and the driver refuses it.
+  void launch(const Kernel& kernel, std::span<void*> arguments, void* stream = nullptr) const {
     if (kernel.blocks == 0) return;
+    const int result =
+        launch_(kernel.handle, static_cast<unsigned>(kernel.blocks), 1, 1, static_cast<unsigned>(kernel.threads), 1, 1,
+                static_cast<unsigned>(kernel.shared_bytes), stream, arguments.data(), nullptr);
+    if (result == 0) return;
+    check(result, str("launch of {}, {} blocks of {} threads with {} shared bytes", kernel.name, kernel.blocks,
+                      kernel.threads, kernel.shared_bytes));
+  }
+  void launch(const Kernel& kernel, std::vector<uint64_t> parameters) const {
     std::vector<void*> arguments;
     for (uint64_t& parameter : parameters) arguments.push_back(&parameter);
-    using Launch =
-        int(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
-    check(call<Launch>("cuLaunchKernel")(
-              kernel.handle, static_cast<unsigned>(kernel.blocks), 1, 1, static_cast<unsigned>(kernel.threads), 1, 1,
-              static_cast<unsigned>(kernel.shared_bytes), nullptr, arguments.data(), nullptr),
-          str("launch of {}, {} blocks of {} threads with {} shared bytes", kernel.name, kernel.blocks, kernel.threads,
-              kernel.shared_bytes));
+    launch(kernel, arguments);
   }
 
   // ---- time
@@ -168,6 +172,16 @@ class CudaDriver {
   }
 
  private:
+  void open() {
+    for (const char* name :
+         {"libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"}) {
+      if (library_ == nullptr) library_ = dlopen(name, RTLD_NOW);
+      if (library_ == nullptr && why_not_.empty()) why_not_ = dlerror();
+    }
+    if (library_ == nullptr) return;
+    why_not_.clear();
+    launch_ = call<Launch>("cuLaunchKernel");
+  }
   template <class F>
   F* call(const char* name) const {
     void* found = dlsym(library_, name);
@@ -190,6 +204,7 @@ class CudaDriver {
   }
 
   void* library_ = nullptr;
+  Launch* launch_ = nullptr;
   std::string why_not_;
   int device_ = 0;
 };

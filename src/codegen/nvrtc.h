@@ -1,10 +1,12 @@
-// NVRTC, where a CUDA toolkit is: loaded when it is asked for, so that nothing links to it.
+// NVRTC, where a CUDA toolkit is or PyTorch's wheel has brought one: loaded when it is asked for, so that nothing links
+// to it.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include "base/check.h"
 
@@ -13,9 +15,8 @@ namespace stepc {
 class Nvrtc {
  public:
   Nvrtc() {
-    for (const char* name :
-         {"libnvrtc.so.13", "libnvrtc.so", "/usr/local/cuda/lib64/libnvrtc.so", "/usr/local/cuda/lib/libnvrtc.so"})
-      if (library_ == nullptr) library_ = dlopen(name, RTLD_NOW);
+    for (const std::string& name : places())
+      if (library_ == nullptr) library_ = dlopen(name.c_str(), RTLD_NOW);
   }
   [[nodiscard]] bool found() const { return library_ != nullptr; }
 
@@ -46,6 +47,24 @@ class Nvrtc {
   }
 
  private:
+  // The wheels have it near the CUDA runtime that PyTorch has loaded.
+  static std::vector<std::string> places() {
+    std::vector<std::string> out;
+    const auto look = [](dl_phdr_info* loaded, size_t, void* found) {
+      const std::string path = loaded->dlpi_name;
+      const size_t name = path.rfind("/libcudart.so");
+      if (name == std::string::npos) return 0;
+      for (const char* place : {"/libnvrtc.so.13", "/libnvrtc.so.12", "/../../cuda_nvrtc/lib/libnvrtc.so.12"})
+        static_cast<std::vector<std::string>*>(found)->push_back(path.substr(0, name) + place);
+      return 0;
+    };
+    dl_iterate_phdr(look, &out);
+    for (const char* place : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so", "/usr/local/cuda/lib64/libnvrtc.so",
+                              "/usr/local/cuda/lib/libnvrtc.so"})
+      out.emplace_back(place);
+    return out;
+  }
+
   template <class F>
   F* call(const char* name) const {
     void* found = dlsym(library_, name);

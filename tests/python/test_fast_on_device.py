@@ -1,0 +1,204 @@
+"""Fast mode on a device: a Graph with kernels of stepc's own runs there, on the emulated device, and on CUDA where there is one."""
+
+import emulated
+import pytest
+import torch
+from torch import nn
+
+import stepc
+
+STEPS = 8
+pytestmark = pytest.mark.process_apart  # PyTorch counts its devices once, at the first backward pass
+
+
+@pytest.fixture(params=["emulated"] + ["cuda"] * torch.cuda.is_available())
+def device(request):
+    return emulated.device() if request.param == "emulated" else "cuda"
+
+
+OPTIMIZERS = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
+    "fused": lambda parameters: torch.optim.AdamW(parameters, lr=1e-2, fused=True),
+}
+
+
+def network(device, dtype=None):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4)).to(device, dtype)
+
+
+def batch(number, device):
+    generator = torch.Generator().manual_seed(number)
+    return torch.randn(8, 16, generator=generator).to(device), torch.randn(8, 4, generator=generator).to(device)
+
+
+def trained(device, optimizer, config=None, dtype=None, where=None, change=None):
+    """The losses, and the step if it was accelerated. `where`: of the batches; `change`: what happens between two steps."""
+    model = network(device, dtype)
+    optimizer = OPTIMIZERS[optimizer](model.parameters())
+
+    def step(x, y):
+        x, y = x.to(device), y.to(device)
+        loss = nn.functional.mse_loss(model(x.to(dtype)).float(), y)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    called = stepc.accelerate(step, config=config) if config else step
+    losses = []
+    for number in range(STEPS):
+        if change:
+            change(number, optimizer)
+        losses.append(called(*batch(number, where or device)).item())
+    return torch.tensor(losses), called
+
+
+def fast(device, optimizer, **options):
+    graphs = options.pop("device_graphs", False)
+    want, _ = trained(device, optimizer, **options)
+    losses, called = trained(device, optimizer, config=stepc.Config(mode="fast", device_graphs=graphs), **options)
+    tolerance = 1e-2 if options.get("dtype") else 1e-4
+    torch.testing.assert_close(losses, want, rtol=tolerance, atol=tolerance)
+    stats = called.stats
+    assert stats["replays"] >= 3 and stats["kernels"] > 0 and stats["graph_nodes"] > 0, called.report()
+    assert stats["plain_verifications"] >= 1 and stats["eager_verifications"] >= 1, called.report()
+    assert stats["recorded_replays"] == 0 and stats["opaque_calls"] == [], called.report()
+    return called
+
+
+@pytest.mark.parametrize("graphs", [False, True], ids=["one by one", "graphs"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_network_trains(device, optimizer, graphs):
+    called = fast(device, optimizer, device_graphs=graphs)
+    assert (called.stats["device_graphs"] >= 1) == graphs, called.report()
+    if device == "cuda" or not graphs:  # the emulated device's launches allocate
+        assert called.stats["unplanned_allocations"] == 0, called.report()
+    text = called.schedule_text()
+    assert "device cuda sm_" in text.splitlines()[1]
+
+
+def test_in_bfloat16(device):
+    fast(device, "fused", dtype=torch.bfloat16)
+
+
+def test_batches_of_the_host(device):
+    fast(device, "adamw", where="cpu")
+
+
+def test_a_learning_rate_that_changes(device):
+    def change(number, optimizer):
+        optimizer.param_groups[0]["lr"] = 1e-2 / (1 + number)
+
+    fast(device, "adamw", change=change)
+
+
+class Block(nn.Module):
+    def __init__(self, width, dropout):
+        super().__init__()
+        self.first, self.second = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(2 * width, width, bias=False)
+        self.dropout = dropout
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        q, k, v = (one.view(batch, length, 2, width // 2).transpose(1, 2) for one in self.qkv(self.first(x)).chunk(3, -1))
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + nn.functional.dropout(self.out(mixed.transpose(1, 2).reshape(batch, length, width)), self.dropout)
+        gate, up = self.up(self.second(x)).chunk(2, -1)
+        return x + self.down(nn.functional.silu(gate) * up)
+
+
+class Decoder(nn.Module):
+    def __init__(self, dropout=0.0, vocabulary=61, width=16):
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, width)
+        self.blocks = nn.ModuleList(Block(width, dropout) for _ in range(2))
+        self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        for block in self.blocks:
+            x = block(x)
+        return nn.functional.cross_entropy(self.head(self.norm(x))[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+
+def tokens(number):
+    return torch.randint(61, (2, 12), generator=torch.Generator().manual_seed(number))
+
+
+def decoder_step(device, dropout=0.0):
+    torch.manual_seed(0)
+    model = Decoder(dropout).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+
+    def step(ids):
+        loss = model(ids.to(device, non_blocking=True))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return model, step
+
+
+@pytest.mark.parametrize("graphs", [False, True], ids=["one by one", "graphs"])
+def test_a_decoder_trains(device, graphs):
+    eager, (model, step) = decoder_step(device)[1], decoder_step(device)
+    called = stepc.accelerate(step, config=stepc.Config(device_graphs=graphs))
+    given = [tokens(number).pin_memory() for number in range(STEPS)]
+    want = torch.stack([eager(ids) for ids in given]).cpu()
+    losses = torch.stack([called(ids) for ids in given]).cpu()
+    torch.testing.assert_close(losses, want, rtol=1e-3, atol=1e-3)
+    stats = called.stats
+    assert stats["replays"] >= 3 and stats["kernels"] > 0 and stats["recorded_replays"] == 0, called.report()
+    assert next(model.parameters()).device.type == device
+
+
+def test_an_index_that_is_not_there_is_the_programs_error(device):
+    """A guard finds it before anything is written; the recorded calls raise what eager raises."""
+    if device == "cuda":
+        pytest.skip("there it ends the process, as in eager")
+    model, step = decoder_step(device)
+    called = stepc.accelerate(step, config=stepc.Config())
+    for number in range(6):
+        called(tokens(number))
+    before = [parameter.detach().cpu() for parameter in model.parameters()]
+    with pytest.raises((IndexError, RuntimeError), match="index|range"):
+        called(tokens(1).fill_(61))
+    assert all(torch.equal(one.detach().cpu(), other) for one, other in zip(model.parameters(), before))
+
+
+def test_dropout_draws_anew_at_every_step(device):
+    model, step = decoder_step(device, dropout=0.3)
+    called = stepc.accelerate(step, config=stepc.Config())
+    losses = [called(tokens(0)).item() for _ in range(STEPS)]
+    assert called.stats["kernels"] > 0 and called.stats["replays"] >= 3, called.report()
+    assert len(set(losses)) == STEPS
+    for parameter in model.parameters():
+        assert parameter.isfinite().all()
+
+
+def test_the_unchanged_loop(device):
+    def losses(accelerates):
+        torch.manual_seed(0)
+        model = Decoder().to(device)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        run, update = stepc.accelerate(model, optimizer) if accelerates else (model, optimizer)
+        out = []
+        for number in range(STEPS):
+            loss = run(tokens(number).to(device))
+            loss.backward()
+            update.step()
+            update.zero_grad()
+            out.append(loss.item())
+        return torch.tensor(out), run
+
+    (want, _), (have, run) = losses(False), losses(True)
+    torch.testing.assert_close(have, want, rtol=1e-3, atol=1e-3)
+    stats = stepc.stats(run)
+    assert stats["replays"] >= 3 and stats["kernels"] > 0 and stats["recorded_replays"] == 0, stepc.report(run)
