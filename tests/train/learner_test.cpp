@@ -93,7 +93,7 @@ constexpr Precision kPrecisions[] = {{"float32", "float32", true},
 class EveryOptimizer : public LearnerTest, public ::testing::WithParamInterface<std::string> {
  protected:
   struct Outcome {
-    std::vector<StepResult> steps;
+    std::vector<TrainedStep> steps;
     std::map<std::string, at::Tensor> state;
     Stats stats;
   };
@@ -143,7 +143,7 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, EveryOptimizer, ::testing::Values("adamw", 
 TEST_F(LearnerTest, TheCutOfABatchChangesNothing) {
   for (const char* name : {"adamw", "wsam"}) {
     config_.optim.name = name;
-    std::vector<StepResult> results;
+    std::vector<TrainedStep> results;
     std::vector<std::map<std::string, at::Tensor>> states;
     for (const auto& [micro_batches, rows] : {std::pair<int64_t, int64_t>{1, 8}, {8, 1}, {2, 4}}) {
       config_.train.micro_batches = micro_batches;
@@ -226,7 +226,7 @@ TEST_F(LearnerTest, AFloat16StepThatOverflowsChangesNothing) {
   int skipped = 0;
   auto before = state(learner);
   for (uint64_t i = 0; i < 12; ++i) {
-    const StepResult result = learner.step(batch(1, 2, i), 1e-3);
+    const TrainedStep result = learner.step(batch(1, 2, i), 1e-3);
     EXPECT_TRUE(std::isfinite(result.loss));
     EXPECT_EQ(result.skipped, !std::isfinite(result.grad_norm));
     auto after = state(learner);

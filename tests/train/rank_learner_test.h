@@ -145,7 +145,7 @@ class RankLearnerTest : public ::testing::Test {
     learner.plan(batch(setting, 0));
     learner.load(run);
     for (int64_t step = 0; step < setting.steps; ++step) {
-      const StepResult result = learner.step(batch(setting, static_cast<uint64_t>(step)), 1e-3);
+      const TrainedStep result = learner.step(batch(setting, static_cast<uint64_t>(step)), 1e-3);
       out.losses.push_back(result.loss);
       out.norms.push_back(result.grad_norm);
     }

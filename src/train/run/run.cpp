@@ -292,7 +292,7 @@ void Run::take_step() {
   std::optional<Progress::Phase> comparing;
   if (uncompared_.erase(batch.tokens.size(2)) > 0)
     comparing.emplace(progress_, "taking the first step, and comparing its plan with the step as it is written");
-  const StepResult result = learner_->step(batch, lr);
+  const TrainedStep result = learner_->step(batch, lr);
   comparing.reset();
   enter("between two steps");
   const double seconds = seconds_since(began);
@@ -341,7 +341,7 @@ void Run::keep_profile() {
   profile_.clear();
 }
 
-void Run::show_step(const StepResult& result, double lr, double seconds) {
+void Run::show_step(const TrainedStep& result, double lr, double seconds) {
   last_line_.clear();
   const double typical = pace_.recent() > 0 ? pace_.recent() : seconds;
   if (!prediction_) prediction_ = learner_->prediction();

@@ -71,7 +71,7 @@ class Run {
   void read_batch();
   void take_step();
   void follow_step();
-  void show_step(const StepResult& result, double lr, double seconds);
+  void show_step(const TrainedStep& result, double lr, double seconds);
   // `kept_bytes`: of the process are those of tensors that a run before has left.
   void plan_step(uint64_t kept_bytes);
   void compile();

@@ -19,7 +19,8 @@
 
 namespace stepc::train {
 
-struct StepResult {
+// What a step of training gives.
+struct TrainedStep {
   double loss = 0;  // mean over the tokens of the whole batch, nats
   double grad_norm = 0;
   bool skipped = false;  // the gradient overflowed in float16: nothing was changed but the loss scale
@@ -42,7 +43,7 @@ class Learner {
   // Every step is prepared that will come.
   virtual void end_warm_up() = 0;
   // batch: (micro_batches, batch_size, seq), of all ranks together
-  virtual StepResult step(const Batch& batch, double lr) = 0;
+  virtual TrainedStep step(const Batch& batch, double lr) = 0;
   // Of held-out rows (rows, seq), at most as many as a step has: the sum of the token losses, without dropout.
   virtual double summed_loss(const Batch& rows) = 0;
 

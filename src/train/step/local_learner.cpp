@@ -104,7 +104,7 @@ void LocalLearner::prepare(const Batch& batch, double lr) {
   load_state(before.state());
 }
 
-StepResult LocalLearner::step(const Batch& batch, double lr) {
+TrainedStep LocalLearner::step(const Batch& batch, double lr) {
   optimizer_.optimizer->set_lr(lr);
   const auto [loss, norm, skipped] = (*step_)(batch.to(device_).all_rows());
   return {loss.item<double>(), norm.item<double>(), skipped.item<double>() != 0};

@@ -32,7 +32,7 @@ class LocalLearner final : public Learner {
   void load(const RunConfig& config) override;
   void prepare(const Batch& batch, double lr) override;
   void end_warm_up() override { step_->end_warm_up(); }
-  StepResult step(const Batch& batch, double lr) override;
+  TrainedStep step(const Batch& batch, double lr) override;
   double summed_loss(const Batch& rows) override;
 
   void start_profile() override { step_->start_profile(); }

@@ -201,7 +201,7 @@ std::optional<Profile> RankLearner::finish_profile() {
   return profile;
 }
 
-StepResult RankLearner::step(const Batch& batch, double lr) {
+TrainedStep RankLearner::step(const Batch& batch, double lr) {
   Programs& programs = programs_for(batch);
   before_step_ = read_generator(at::globalContext().defaultGenerator(at::kCPU));
   state_.put(Owner::kOptimizerState, "lr", at::scalar_tensor(lr, at::kDouble));  // which each step is given

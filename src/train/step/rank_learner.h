@@ -37,7 +37,7 @@ class RankLearner final : public Learner {
   void load(const RunConfig& config) override;
   void prepare(const Batch& batch, double lr) override;
   void end_warm_up() override {}
-  StepResult step(const Batch& batch, double lr) override;
+  TrainedStep step(const Batch& batch, double lr) override;
   double summed_loss(const Batch& rows) override;
   // Every token takes a forward pass over all that the model sees.
   Sample sample(const std::string& prompt, const SampleOptions& options) override;
