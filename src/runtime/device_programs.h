@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "aten/device_facts.h"
 #include "aten/device_hook.h"
 #include "codegen/gpu_mapping.h"
 #include "runtime/kernel_sources.h"
