@@ -91,7 +91,9 @@ NumberRange number_range(const TokenNumbers& numbers, int64_t batch, int64_t fir
 
 // Documents that the block's queries and keys cannot share, or keys that all lie behind its queries.
 bool hides_all(const AttentionDocuments& documents, const ScoreBlock& block) {
-  const auto of_queries = [&](const TokenNumbers& x) { return number_range(x, block.batch, block.query, block.queries); };
+  const auto of_queries = [&](const TokenNumbers& x) {
+    return number_range(x, block.batch, block.query, block.queries);
+  };
   const auto of_keys = [&](const TokenNumbers& x) { return number_range(x, block.batch, block.key, block.keys); };
   const NumberRange q = of_queries(documents.of_queries), k = of_keys(documents.of_keys);
   if (q.most < k.least || k.most < q.least) return true;

@@ -266,7 +266,14 @@ double Pricer::library_attention_seconds(const Instruction& instruction, bool ba
   const Operand& k = operand(instruction.reads[keys_at]);
   double flops = instruction.work.all_flops();
   if (flops == 0) flops = (backward ? 10 : 4) * count_of(q) * length_of(k);
-  const int64_t length = whole(share_of_documents(instruction) * static_cast<double>(attention_length(q, k)));
+  int64_t length = attention_length(q, k);
+  // Documents share a call: short ones are as fast as the shortest row that was measured, which alone fills no GPU.
+  if (const double share = share_of_documents(instruction); share < 1) {
+    int64_t shortest = length;
+    for (const AttentionRate& rate : rates_.attentions)
+      if (rate.owner == KernelOwner::kLibrary && rate.backward == backward) shortest = std::min(shortest, rate.length);
+    length = std::max(shortest, whole(share * static_cast<double>(length)));
+  }
   return flops / attention_rate(rates_, KernelOwner::kLibrary, measured_as(q.dtype), backward, length,
                                 q.sizes.empty() ? 1 : q.sizes.back());
 }

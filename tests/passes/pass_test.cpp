@@ -248,7 +248,8 @@ TEST(Pass, KeepsTheMeaningOfRandomGraphs) {
     if (pass.name == "recompute") continue;  // needs a backward pass: recompute_test.cpp
     const bool needs_mesh = pass.name == "propagate_shardings" || pass.name == "partition" ||
                             pass.name == "merge_collectives" || pass.name == "split_collectives";
-    if (needs_mesh) continue;  // partition_test.cpp, split_collectives_test.cpp
+    if (needs_mesh) continue;                     // partition_test.cpp, split_collectives_test.cpp
+    if (pass.name == "find_documents") continue;  // needs a mask of documents: find_documents_test.cpp
     int changed = 0;
     for (uint64_t seed = 0; seed < 300; ++seed) {
       Graph before = random_graph(seed);

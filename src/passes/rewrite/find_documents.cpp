@@ -204,13 +204,14 @@ class FindDocuments {
       const Shape shape = b.shape(x);
       return b.slice(x, {0, first}, {shape[0], shape[1] - 1}, {1, 1});
     };
-    const auto rises = [&](std::string_view op, TensorId x) { return b.add(op, {neighbour(x, 0), neighbour(x, 1)}); };
+    const auto rises = [&](TensorId x) { return b.add("lt", {neighbour(x, 0), neighbour(x, 1)}); };
     const auto all = [&](TensorId holds) { return b.add("all", {holds}, {{"dims", Shape{0, 1}}}); };
     const TensorId documents = numbers[1];
-    TensorId holds = b.add("logical_and", {all(b.add("eq", {numbers[0], documents})), all(rises("le", documents))});
+    const TensorId stays_or_rises = b.add("le", {neighbour(documents, 0), neighbour(documents, 1)});
+    TensorId holds = b.add("logical_and", {all(b.add("eq", {numbers[0], documents})), all(stays_or_rises)});
     if (numbers.size() == 2) return holds;
     const TensorId places = numbers[3];
-    const TensorId in_order = b.add("logical_or", {rises("lt", documents), rises("lt", places)});
+    const TensorId in_order = b.add("logical_or", {rises(documents), rises(places)});
     holds = b.add("logical_and", {holds, all(b.add("eq", {numbers[2], places}))});
     return b.add("logical_and", {holds, all(in_order)});
   }
