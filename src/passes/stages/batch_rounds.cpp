@@ -12,7 +12,7 @@ namespace {
 // Of more, each layer would be one.
 constexpr int64_t kMostRounds = 2;
 
-bool is_cast(const Node& node) {
+bool is_linear_by_element(const Node& node) {
   return node.inputs.size() == 1 && has(node, Trait::kElementwise) && has(node, Trait::kLinear);
 }
 }  // namespace
@@ -193,8 +193,8 @@ TensorId BatchRounds::before_narrowing(TensorId tensor) const {
   TensorId at = tensor;
   const Node* node = whole_.producer(at);
   for (; node != nullptr && is_view(*node); node = whole_.producer(at)) at = node->inputs[0];
-  const bool narrows =
-      node != nullptr && is_cast(*node) && size_of(whole_.type(at).dtype) < size_of(whole_.type(node->inputs[0]).dtype);
+  const bool narrows = node != nullptr && is_linear_by_element(*node) &&
+                       size_of(whole_.type(at).dtype) < size_of(whole_.type(node->inputs[0]).dtype);
   return narrows ? node->inputs[0] : tensor;
 }
 
@@ -206,7 +206,7 @@ TensorId BatchRounds::added(const Node& sum) const {
     if (node == nullptr) break;
     const bool is_scatter = collective_of(*node) == Collective::kReduceScatter &&
                             std::ranges::count(node->attrs.get<Shape>("axes"), static_cast<int64_t>(*shard)) > 0;
-    if (!is_scatter && !is_view(*node) && !is_cast(*node)) break;
+    if (!is_scatter && !is_view(*node) && !is_linear_by_element(*node)) break;
     at = node->inputs[0];
     if (is_scatter) found = at = before_narrowing(at);
   }
@@ -236,7 +236,7 @@ std::set<TensorId> BatchRounds::made_before(int64_t round) const {
   const auto is_made = [&](TensorId tensor) { return !varies(tensor) && round_of(tensor) > 0; };
   const auto is_repeated = [&](const Node& node) {
     const bool is_exchange = zero_ >= 3 && exchanges(collective_of(node)) && !is_along(node);
-    return is_view(node) || is_cast(node) || is_exchange;
+    return is_view(node) || is_linear_by_element(node) || is_exchange;
   };
   std::set<TensorId> found, seen;
   while (!open.empty()) {
