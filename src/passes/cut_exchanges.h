@@ -1,7 +1,8 @@
 // cut_exchanges: cuts tensor parallelism's exchanges, and the matmuls that wait for them or that they wait for, into
 // parts of their rows, so that one part is on its way beside the matmul of another (asynchronous tensor parallelism).
 // What is cut stands between matmuls: from a gather through its matmul, and where rows do not meet on the way, as in a
-// feed-forward layer, on to the reduction behind the next. Whatever needs all rows reads the parts put together.
+// feed-forward layer, on to the reduction behind the next, and through a norm to the gather behind that. Whatever needs
+// all rows reads the parts put together.
 //
 //   gather   matmul   reduce            one after another
 //   gather 1
