@@ -7,7 +7,7 @@ from torch import nn
 
 import stepc
 
-STEPS = 8
+STEPS = 12
 pytestmark = pytest.mark.process_apart  # PyTorch counts its devices once, at the first backward pass
 
 
