@@ -88,7 +88,7 @@ GraphScheduleOptions plain_options(const Trace& trace, const CompileOptions& opt
   plain.trace = options.function == nullptr ? &trace : nullptr;
   plain.is_plain = true;
   if (const auto facts = facts_of(plain, kernels)) {
-    plain.features.sm = facts->sm;
+    plain.features.sm = facts->compute_capability;
     plain.threads = 1;
   }
   return plain;
