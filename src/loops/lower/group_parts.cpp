@@ -98,8 +98,13 @@ std::vector<GroupPart> parts_of(const Graph& group) {
       maker->add_output(place);
   }
   if (!left.empty()) {
-    builders.emplace_back(group, needed_for(group, left));
-    for (uint32_t place : left) builders.back().add_output(place);
+    const size_t first = builders.size();
+    for (const std::vector<NodeId>& part : unconnected_parts(group, needed_for(group, left)))
+      builders.emplace_back(group, part);
+    for (uint32_t place : left)
+      std::ranges::find_if(builders.begin() + static_cast<ptrdiff_t>(first), builders.end(),
+                           [&](const PartBuilder& part) { return part.makes(group.outputs[place].tensor); })
+          ->add_output(place);
   }
   std::vector<GroupPart> out;
   for (PartBuilder& builder : builders) out.push_back(builder.take());
