@@ -86,4 +86,10 @@ std::vector<std::vector<NodeId>> unconnected_parts(const Graph& graph, const std
   return Parts(graph, nodes).find();
 }
 
+std::vector<std::vector<NodeId>> unconnected_parts(const Graph& group) {
+  std::vector<NodeId> all;
+  for (size_t n = 0; n < group.nodes.size(); ++n) all.emplace_back(n);
+  return unconnected_parts(group, all);
+}
+
 }  // namespace stepc

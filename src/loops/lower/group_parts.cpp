@@ -82,9 +82,7 @@ std::vector<size_t> equal_ones_together(const std::vector<LoopProgram>& programs
 }  // namespace
 
 std::vector<GroupPart> parts_of(const Graph& group) {
-  std::vector<NodeId> all;
-  for (size_t n = 0; n < group.nodes.size(); ++n) all.emplace_back(n);
-  const std::vector<std::vector<NodeId>> nodes = unconnected_parts(group, all);
+  const std::vector<std::vector<NodeId>> nodes = unconnected_parts(group);
   if (nodes.size() < 2) return {};
   std::vector<PartBuilder> builders;
   for (const std::vector<NodeId>& part : nodes) builders.emplace_back(group, part);
