@@ -25,7 +25,10 @@ class Parts {
   }
 
   std::vector<std::vector<NodeId>> find() {
-    connect();
+    // Numbers alone: what they share connects them too.
+    const bool are_numbers = std::ranges::all_of(repeats_, [](bool repeats) { return repeats; });
+    if (are_numbers) repeats_.assign(nodes_.size(), false);
+    connect(are_numbers);
     std::map<size_t, std::vector<bool>> parts;  // by their first node
     for (size_t n = 0; n < nodes_.size(); ++n)
       if (!repeats_[n]) parts.try_emplace(top_of(n), nodes_.size(), false).first->second[n] = true;
@@ -55,14 +58,15 @@ class Parts {
     b = top_of(b);
     above_[std::max(a, b)] = std::min(a, b);
   }
-  void connect() {
+  // `by_numbers`: single values from outside connect too.
+  void connect(bool by_numbers) {
     std::map<TensorId, size_t> reader;  // of tensors from outside
     for (size_t n = 0; n < nodes_.size(); ++n) {
       if (repeats_[n]) continue;
       for (TensorId input : node(n).inputs) {
         const auto maker = maker_.find(input);
         if (maker != maker_.end() && !repeats_[maker->second]) join(n, maker->second);
-        if (maker == maker_.end() && element_count(graph_.shape(input)) > 1)
+        if (maker == maker_.end() && (by_numbers || element_count(graph_.shape(input)) > 1))
           join(n, reader.try_emplace(input, n).first->second);
       }
     }
@@ -80,6 +84,12 @@ class Parts {
 std::vector<std::vector<NodeId>> unconnected_parts(const Graph& graph, const std::vector<NodeId>& nodes) {
   if (nodes.size() < 2) return {nodes};
   return Parts(graph, nodes).find();
+}
+
+std::vector<std::vector<NodeId>> unconnected_parts(const Graph& group) {
+  std::vector<NodeId> all;
+  for (size_t n = 0; n < group.nodes.size(); ++n) all.emplace_back(n);
+  return unconnected_parts(group, all);
 }
 
 }  // namespace stepc

@@ -82,9 +82,7 @@ std::vector<size_t> equal_ones_together(const std::vector<LoopProgram>& programs
 }  // namespace
 
 std::vector<GroupPart> parts_of(const Graph& group) {
-  std::vector<NodeId> all;
-  for (size_t n = 0; n < group.nodes.size(); ++n) all.emplace_back(n);
-  const std::vector<std::vector<NodeId>> nodes = unconnected_parts(group, all);
+  const std::vector<std::vector<NodeId>> nodes = unconnected_parts(group);
   if (nodes.size() < 2) return {};
   std::vector<PartBuilder> builders;
   for (const std::vector<NodeId>& part : nodes) builders.emplace_back(group, part);
@@ -98,8 +96,13 @@ std::vector<GroupPart> parts_of(const Graph& group) {
       maker->add_output(place);
   }
   if (!left.empty()) {
-    builders.emplace_back(group, needed_for(group, left));
-    for (uint32_t place : left) builders.back().add_output(place);
+    const size_t first = builders.size();
+    for (const std::vector<NodeId>& part : unconnected_parts(group, needed_for(group, left)))
+      builders.emplace_back(group, part);
+    for (uint32_t place : left)
+      std::ranges::find_if(builders.begin() + static_cast<ptrdiff_t>(first), builders.end(),
+                           [&](const PartBuilder& part) { return part.makes(group.outputs[place].tensor); })
+          ->add_output(place);
   }
   std::vector<GroupPart> out;
   for (PartBuilder& builder : builders) out.push_back(builder.take());

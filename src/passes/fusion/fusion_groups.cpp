@@ -7,6 +7,7 @@
 #include "loops/lower/lower.h"
 #include "loops/lower/moved_index.h"
 #include "ops/op_def.h"
+#include "ops/unconnected_parts.h"
 
 namespace stepc {
 
@@ -231,7 +232,8 @@ bool FusionGroups::is_kernel(const Nodes& members) const {
   if (!group) return false;
   if (group->outputs.empty()) return true;
   const auto [found, is_new] = known_.emplace(group_key(*group), false);
-  if (is_new) found->second = why_no_loops(*group).empty();
+  // What nothing connects has phases of its own: no kernel, but where launches are saved (fuse_side_by_side.h).
+  if (is_new) found->second = unconnected_parts(*group).size() == 1 && why_no_loops(*group).empty();
   return found->second;
 }
 
