@@ -1,5 +1,5 @@
+// RefusedPrograms: what the code generators of a Schedule throw.
 #pragma once
-
 #include <cstdint>
 #include <map>
 #include <stdexcept>

@@ -202,3 +202,26 @@ def test_the_unchanged_loop(device):
     torch.testing.assert_close(have, want, rtol=1e-3, atol=1e-3)
     stats = stepc.stats(run)
     assert stats["replays"] >= 3 and stats["kernels"] > 0 and stats["recorded_replays"] == 0, stepc.report(run)
+
+
+def test_what_no_graph_can_hold_replays_its_recorded_calls(device, caplog):
+    """A call without a row in the op table that works on the host."""
+    caplog.set_level("INFO", "stepc")
+    model = network(device)
+
+    def step(x, weights):
+        loss = (model(x.to(device)) * torch.special.i0(weights).to(device)).square().mean()
+        loss.backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.1 * parameter.grad
+                parameter.grad = None
+        return loss.detach()
+
+    called = stepc.accelerate(step, config=stepc.Config())
+    for number in range(STEPS):
+        x, weights = batch(number, "cpu")
+        called(x, weights)
+    stats = called.stats
+    assert stats["replays"] >= 3 and stats["graph_nodes"] == stats["kernels"] == 0, called.report()
+    assert caplog.text.count("the plan replays the recorded calls: aten::i0 works in the host's memory") == 1

@@ -16,18 +16,21 @@ const DeviceFacts kL4 = {.name = "NVIDIA L4", .compute_capability = 89};
 const DeviceFacts kV100 = {.name = "Tesla V100-SXM2-16GB", .compute_capability = 70};
 
 TEST(Device, IsByDefaultACardThatRunsAreProvenOn) {
-  EXPECT_EQ(default_device(std::nullopt), "cpu");
-  EXPECT_EQ(default_device(kH100), "cuda");
-  EXPECT_EQ(default_device(kL4), "cpu");
-  EXPECT_EQ(default_device(kV100), "cpu");
-  EXPECT_EQ(default_device(DeviceFacts{.name = "NVIDIA GPU"}), "cpu") << "that says nothing of itself";
+  constexpr std::array<std::string_view, 2> kProven = {"NVIDIA H100", "Tesla V100"};
+  EXPECT_EQ(default_device(std::nullopt, kProven), "cpu");
+  EXPECT_EQ(default_device(kH100, kProven), "cuda");
+  EXPECT_EQ(default_device(kL4, kProven), "cpu");
+  EXPECT_EQ(default_device(kV100, kProven), "cpu") << "PyTorch has no kernels for it";
+  EXPECT_EQ(default_device(DeviceFacts{.name = "NVIDIA GPU"}, kProven), "cpu") << "that says nothing of itself";
 }
 
 TEST(Device, AGpuThatIsLeftAloneIsOneLine) {
   EXPECT_EQ(unused_gpu(at::kCPU, std::nullopt), "");
   EXPECT_EQ(unused_gpu(at::Device("cuda:0"), kL4), "");
-  EXPECT_EQ(unused_gpu(at::kCPU, kH100),
-            "this machine has an NVIDIA H100 80GB HBM3: train.device = \"cuda\" trains on it");
+  EXPECT_EQ(
+      unused_gpu(at::kCPU, kH100),
+      "this machine has an NVIDIA H100 80GB HBM3: train.device = \"cuda\" trains on it, and is no default before a "
+      "run on such a card is in docs/gpu.md");
   EXPECT_EQ(
       unused_gpu(at::kCPU, kL4),
       "this machine has an NVIDIA L4: train.device = \"cuda\" trains on it, and is no default before a run on such a "

@@ -97,8 +97,8 @@ const std::vector<Key>& run_config_keys() {
       {"train.threads", at(&R::train, &R::Train::threads), between(0, 4096),
        "CPU threads of a rank; 0: all cores, shared by the ranks of a machine"},
       {"train.device", at(&R::train, &R::Train::device), Allowed{},
-       "where the step runs: cpu, cuda, cuda:1; auto is cuda on a kind of card on which docs/gpu.md has runs of stepc, "
-       "else cpu"},
+       "where the step runs: cpu, cuda, cuda:1; auto is cuda on a kind of card on which docs/gpu.md has runs of "
+       "Graphs, else cpu"},
       {"train.mode", at(&R::train, &R::Train::mode), one_of({"fast", "exact", "eager"}),
        "fast: captured and run as one fused graph; exact: its recorded kernels replayed, bit-equal to eager; eager: op "
        "by op"},

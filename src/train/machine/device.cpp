@@ -1,7 +1,6 @@
 #include "train/machine/device.h"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <string_view>
 
@@ -15,9 +14,6 @@
 namespace stepc::train {
 
 namespace {
-
-// The cards on which `stepc train` has run with eager's results: the table "What has run on a GPU" of docs/gpu.md.
-constexpr std::array<std::string_view, 1> kProvenCards = {"NVIDIA H100"};
 
 std::optional<at::Device> parsed(const std::string& name) {
   try {
@@ -76,9 +72,9 @@ std::optional<DeviceFacts> first_gpu() {
   return facts ? *facts : DeviceFacts{.name = "NVIDIA GPU"};
 }
 
-std::string default_device(const std::optional<DeviceFacts>& gpu) {
+std::string default_device(const std::optional<DeviceFacts>& gpu, std::span<const std::string_view> proven) {
   const bool is_proven = gpu && trouble_with(*gpu).empty() &&
-                         std::ranges::any_of(kProvenCards, [&](auto card) { return gpu->name.starts_with(card); });
+                         std::ranges::any_of(proven, [&](auto card) { return gpu->name.starts_with(card); });
   return is_proven ? "cuda" : "cpu";
 }
 

@@ -1,8 +1,11 @@
 // Where a model's tensors lie: the CPU's memory, or a device's that this PyTorch knows.
 #pragma once
 
+#include <array>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include <ATen/core/Tensor.h>
 
@@ -18,8 +21,12 @@ at::Device use_device(const std::string& what, const std::string& name, int64_t 
 
 // The GPU that "auto" decides about: nullopt where no NVIDIA driver is loaded.
 std::optional<DeviceFacts> first_gpu();
-// Where "auto" trains: on a card on which runs of stepc were proven (docs/gpu.md), otherwise on the CPU.
-std::string default_device(const std::optional<DeviceFacts>& gpu);
+// The beginnings of the names of cards on which Graphs, which `stepc train` runs by default, have run with the plain
+// Graph's results: the table "What has run on a GPU" of docs/gpu.md. None yet.
+inline constexpr std::array<std::string_view, 0> kProvenCards = {};
+// Where "auto" trains: on a proven card, otherwise on the CPU.
+std::string default_device(const std::optional<DeviceFacts>& gpu,
+                           std::span<const std::string_view> proven = kProvenCards);
 // A line where a run on `device` leaves that GPU alone; else empty.
 std::string unused_gpu(const at::Device& device, const std::optional<DeviceFacts>& gpu);
 
