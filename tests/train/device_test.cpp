@@ -1,5 +1,6 @@
 #include "train/machine/device.h"
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
