@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "ops/f8_bits.h"
 
 namespace stepc {
 
@@ -33,6 +34,14 @@ double rounded(double value, DType dtype) {
       return round_to_format(value, 8, -126, 0x1.FEp127);
     case DType::kF16:
       return round_to_format(value, 11, -14, 65504.0);
+    case DType::kF8E4M3:
+    case DType::kF8E5M2: {
+      const F8Format format = f8_format(dtype);
+      const double result = round_to_format(value, format.fraction_bits + 1, 1 - format.bias, format.largest);
+      const bool has_infinities = dtype == DType::kF8E5M2;
+      return std::isinf(result) && !has_infinities ? std::copysign(std::numeric_limits<double>::quiet_NaN(), result)
+                                                   : result;
+    }
     default:
       INTERNAL_CHECK(false, "{} is not interpreted", name_of(dtype));
   }

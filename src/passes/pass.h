@@ -11,6 +11,7 @@
 
 #include "ir/graph.h"
 #include "ops/rules/matmul_rule.h"
+#include "passes/fp8.h"
 #include "passes/partition/strategy.h"
 #include "passes/recompute.h"
 
@@ -29,6 +30,8 @@ struct PassSettings {
   std::optional<RecomputeOptions> recompute;  // none: nothing is recomputed
   Strategy strategy = {};                     // no mesh: one device
   bool is_for_gpu = false;                    // a GPU, whose exchanges also reduce
+  std::optional<Fp8Recipe> fp8 = {};          // of the linear layers' matmuls; none: they are as the step has them
+  bool has_fp8 = false;                       // the machine multiplies float8; else scaled matmuls are decomposed
 };
 
 struct Pass {

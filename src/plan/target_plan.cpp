@@ -58,7 +58,8 @@ std::string TargetPlan::text() const {
   return target.gpu ? out + "# with\n" + commented(to_text(target)) : out;
 }
 
-TargetPlan plan_for_target(const Trace& recorded, const Target& target, bool as_recorded, const MemoryBudget& budget) {
+TargetPlan plan_for_target(const Trace& recorded, const Target& target, bool as_recorded, const MemoryBudget& budget,
+                           const std::optional<Fp8Recipe>& fp8) {
   TargetPlan plan{.target = target};
   const Trace trace = in_one_memory(recorded);
   if (as_recorded) {
@@ -69,6 +70,7 @@ TargetPlan plan_for_target(const Trace& recorded, const Target& target, bool as_
     PlanGraphOptions options;
     options.target = target;
     options.budget = budget;
+    options.passes.settings.fp8 = fp8;
     PlannedGraph planned = plan_graph(functionalise(trace), &trace, options);
     plan.schedule = std::move(planned.plan.schedule);
     plan.memory = std::move(planned.plan.memory);

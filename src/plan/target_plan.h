@@ -7,6 +7,7 @@
 #include "cost/target.h"
 #include "ir/trace.h"
 #include "memory/report.h"
+#include "passes/fp8.h"
 #include "plan/memory_budget.h"
 #include "plan/simulate.h"
 #include "schedule/schedule.h"
@@ -31,7 +32,8 @@ struct TargetPlan {
 // `as_recorded`: with eager's choices, one kernel for each call; otherwise the step as a Graph, fused. Workspaces that
 // only a run would show are estimated by the rule. For one device. Throws UserError for a step that no Schedule can
 // run.
-TargetPlan plan_for_target(const Trace& trace, const Target& target, bool as_recorded, const MemoryBudget& budget = {});
+TargetPlan plan_for_target(const Trace& trace, const Target& target, bool as_recorded, const MemoryBudget& budget = {},
+                           const std::optional<Fp8Recipe>& fp8 = {});
 
 // "70.1 GiB; NVIDIA H100 80GB has 74.5 GiB", and a note if that is too little.
 std::string beside_memory_of(const Target& target, uint64_t bytes);

@@ -111,7 +111,7 @@ Graph rank_graph_of(const VirtualPlan& captured, KernelSources& kernels, Compile
   }
   verify(captured.trace);
   const Graph whole = functionalise(captured.trace);
-  Graph graph = rank_graph(turn ? draw_as_rows(whole, *turn) : whole, strategy);
+  Graph graph = rank_graph(turn ? draw_as_rows(whole, *turn) : whole, strategy, options.fp8);
   keep_parameters(strategy, graph);
   return graph;
 }

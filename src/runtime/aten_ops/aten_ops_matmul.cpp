@@ -59,6 +59,16 @@ Tensors matmul(const Tensors& x, const Attrs& attrs, const Types&) {
   return {has_no_kernel_for(left.scalar_type()) ? widened_matmul(left, right) : at::matmul(left, right)};
 }
 
+// A GPU's kernel takes both with the sums' dimension innermost; a CPU has none for all of these.
+Tensors scaled_matmul(const Tensors& x, const Attrs& attrs, const Types& types) {
+  const Tensor left = attrs.get<bool>("transpose_a") ? x[0].mT() : x[0];
+  const Tensor right = attrs.get<bool>("transpose_b") ? x[1].mT() : x[1];
+  if (left.is_cuda())
+    return {at::_scaled_mm(left.contiguous(), right.mT().contiguous().mT(), x[2], x[3], {}, {},
+                           scalar_type_of(types[0].dtype))};
+  return {at::matmul(left.to(at::kFloat), right.to(at::kFloat)).mul_(x[2]).mul_(x[3])};
+}
+
 // ---- attention: ATen's kernel wants as many key heads as query heads, and the elements of a head side by side
 
 Tensor dense_heads(const Tensor& x) { return x.stride(-1) == 1 ? x : x.contiguous(); }
@@ -211,6 +221,7 @@ Tensor mm_in_blocks(const Tensor& left, const Tensor& right) {
 const AtenOps& matmul_aten_ops() {
   static const AtenOps kOps = {
       {"matmul", matmul},
+      {"scaled_matmul", scaled_matmul},
       {"attention", attention},
       {"attention_backward", attention_backward},
       {"gather", gather},

@@ -112,7 +112,7 @@ int run_memory_on(const Target& target, const RunConfig& config, const ModelDire
   for (const CapturedPart& part : parts) {
     const uint64_t others = bytes_beside(part, parts);
     std::optional<Progress::Phase> phase(std::in_place, progress, "planning the step");
-    const TargetPlan plan = plan_for_target(part.plan.trace, target, false, beside(budget, others));
+    const TargetPlan plan = plan_for_target(part.plan.trace, target, false, beside(budget, others), config.train.fp8());
     phase.reset();
     if (parts.size() > 1) std::printf("%s, %lld a step\n", part.name.c_str(), static_cast<long long>(part.times));
     std::fputs(plan.summary().c_str(), stdout);
