@@ -37,7 +37,7 @@ template <int kFraction> static __device__ u8 to_f8(float x) {
   const u32 placer = u32(127 + 24 - bias - kFraction) << 23;
   u32 out = (size - moved + ((size >> shift) & 1) + ((1U << (shift - 1)) - 1)) >> shift;
   if (size < moved + (1U << 23)) out = __float_as_uint(__uint_as_float(size) + __uint_as_float(placer)) - placer;
-  if (size >= (kFraction == 3 ? 0x43E80001U : 0x47700000U)) out = kFraction == 3 ? 0x7F : 0x7C;
+  if (size >= (kFraction == 3 ? 0x43E80001U : 0x47700000U)) out = kFraction == 3 ? 0x7E : 0x7C;
   if (size > 0x7F800000U) out = 0x7F;
   return (u8)(out | ((bits >> 24) & 0x80));
 }

@@ -246,7 +246,7 @@ llvm::Value* LlvmScalar::f8_from_bits(V* i8, DType dtype) {
   return b_.CreateBitCast(b_.CreateOr(sign, b_.CreateSelect(is_special, special, finite)), f32);
 }
 
-// As bits_of_f16(). What is too large to round is NaN, or infinity where the type has it.
+// As bits_of_f16(). What is too large to round is the largest, or infinity where the type has it.
 llvm::Value* LlvmScalar::bits_of_f8(V* f32, DType dtype) {
   const F8Format format = f8_format(dtype);
   llvm::Type* i32 = b_.getInt32Ty();
@@ -270,7 +270,7 @@ llvm::Value* LlvmScalar::bits_of_f8(V* f32, DType dtype) {
   const bool has_infinities = dtype == DType::kF8E5M2;
   const auto first_over =
       static_cast<uint64_t>(std::bit_cast<uint32_t>(has_infinities ? 61440.0F : 464.0F) + (has_infinities ? 0U : 1U));
-  V* over = whole(bits, i32, has_infinities ? 0x7C : 0x7F);
+  V* over = whole(bits, i32, has_infinities ? 0x7C : 0x7E);
   V* bounded = b_.CreateSelect(b_.CreateICmpUGE(magnitude, whole(bits, i32, first_over)), over, finite);
   V* all = b_.CreateSelect(b_.CreateFCmpUNO(f32, f32), whole(bits, i32, 0x7F), bounded);
   return b_.CreateTrunc(b_.CreateOr(sign, all), like(f32, b_.getInt8Ty()));

@@ -38,9 +38,8 @@ double rounded(double value, DType dtype) {
     case DType::kF8E5M2: {
       const F8Format format = f8_format(dtype);
       const double result = round_to_format(value, format.fraction_bits + 1, 1 - format.bias, format.largest);
-      const bool has_infinities = dtype == DType::kF8E5M2;
-      return std::isinf(result) && !has_infinities ? std::copysign(std::numeric_limits<double>::quiet_NaN(), result)
-                                                   : result;
+      const bool is_over = dtype == DType::kF8E4M3 && std::isinf(result);  // it has no infinities
+      return is_over ? std::copysign(format.largest, value) : result;
     }
     default:
       INTERNAL_CHECK(false, "{} is not interpreted", name_of(dtype));
