@@ -20,7 +20,7 @@ def scaled(x, dtype, dim):
     """Float8 values and what brings them back: one number, or one for all along `dim`."""
     amax = x.abs().amax() if dim is None else x.abs().amax(dim, keepdim=True)
     largest = torch.finfo(dtype).max
-    scale = largest / amax.float().clamp(min=1e-12)
+    scale = (largest / amax.double().clamp(min=1e-12)).float()  # a number / a tensor is a product with its reciprocal
     return (x.float() * scale).clamp(-largest, largest).to(dtype), scale.reciprocal()
 
 
