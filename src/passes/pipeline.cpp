@@ -42,18 +42,22 @@ Graph recompute_within(Graph graph, const PassSettings& settings) {
 Graph fp8_for(Graph graph, const PassSettings& settings) {
   return settings.fp8 ? fp8(std::move(graph), *settings.fp8) : graph;
 }
-Graph decompose_for(Graph graph, const PassSettings& settings) { return decompose(std::move(graph), settings.has_fp8); }
+bool is_spread(const PassSettings& settings) { return !settings.strategy.mesh.axes.empty(); }
+// Ranks send each other float8 and not what it is decoded to: a scaled matmul is one node until they are made.
+Graph decompose_for(Graph graph, const PassSettings& settings) {
+  return decompose(std::move(graph), settings.has_fp8 || is_spread(settings));
+}
 // Over the classes of a split loss no rank has all logits of a token.
 Graph fuse_losses_for(Graph graph, const PassSettings& settings) {
   return settings.strategy.mesh.find("tp") ? graph : fuse_losses(std::move(graph));
 }
 Graph propagate_for(Graph graph, const PassSettings& settings) {
-  if (settings.strategy.mesh.axes.empty()) return graph;
+  if (!is_spread(settings)) return graph;
   return propagate_shardings(graph, settings.strategy).graph;
 }
 Graph partition_for(Graph graph, const PassSettings& settings) {
-  if (settings.strategy.mesh.axes.empty()) return graph;
-  return dead_code(common_subexpressions(simplify(partition(graph))));
+  if (!is_spread(settings)) return graph;
+  return dead_code(common_subexpressions(simplify(decompose(partition(graph), settings.has_fp8))));
 }
 Graph merge_collectives_for(Graph graph, const PassSettings& settings) {
   return merge_collectives(std::move(graph), settings.strategy.bucket_bytes, settings.strategy.bucket_share);
