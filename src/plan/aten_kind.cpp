@@ -78,7 +78,7 @@ constexpr std::array kAtenNames = std::to_array<AtenName>({
 std::string_view base_name(std::string_view op) { return op.substr(0, op.find('.')); }
 
 AtenKind kind_of_row(const OpDef& row) {
-  if (row.has(Trait::kContraction) || row.kernel == OwnKernel::kScaledMatmul) return AtenKind::kMatmul;
+  if (row.has(Trait::kContraction)) return AtenKind::kMatmul;
   if (row.kernel == OwnKernel::kAttention) return AtenKind::kAttention;
   if (row.kernel == OwnKernel::kAttentionBackward) return AtenKind::kAttentionBackward;
   if (row.kernel == OwnKernel::kLinearCrossEntropy) return AtenKind::kLoss;

@@ -135,7 +135,7 @@ OpFamily matmul_ops() {
             {{"transpose_a", AttrKind::kBool, AttrValue(false)},
              {"transpose_b", AttrKind::kBool, AttrValue(false)},
              {"dtype", AttrKind::kDType, {}}},
-            static_cast<uint32_t>(Trait::kComposite),
+            Trait::kComposite | Trait::kContraction,
             infer_scaled_matmul,
             shard_scaled_matmul,
             flops_matmul,
