@@ -172,15 +172,15 @@ def test_a_recorded_step_goes_on_in_float8():
 
 
 def test_a_step_with_scaled_matmuls_of_its_own_is_one_graph():
-    weight = torch.nn.Parameter(torch.randn(32, 64))
+    layer = torch.nn.Linear(64, 32, bias=False)
 
     def step(x):
         a, a_unscale = scaled(x, E4M3, None)
-        b, b_unscale = scaled(weight.detach(), E4M3, None)
+        b, b_unscale = scaled(layer.weight.detach(), E4M3, None)
         out = torch._scaled_mm(a, b.t(), a_unscale, b_unscale, out_dtype=torch.float32)
         return out, a.to(torch.float32), (x / 3).to(E5M2)
 
-    accelerated = stepc.accelerate(step, modules=[], optimizers=[], config=stepc.Config(pace="off"))
+    accelerated = stepc.accelerate(step, modules=[layer], optimizers=[], config=stepc.Config(pace="off"))
     for i in range(8):
         x = torch.randn(16, 64, generator=torch.Generator().manual_seed(i))
         want, have = step(x), accelerated(x)
