@@ -42,7 +42,8 @@ struct Fp8Product {
   DType left, right;
 };
 
-// Finds the linear layers' products.
+// Finds the linear layers' products: of inputs and weights in the forward pass, or where that runs once more, and
+// those of their gradients.
 class Finder {
  public:
   Finder(const Graph& graph, Fp8Recipe recipe)
@@ -52,22 +53,24 @@ class Finder {
     for (const Node& node : graph.nodes)
       for (TensorId input : node.inputs) readers_[input.index()].push_back(&node);
     for (const Node& node : graph.nodes)
-      if (is_product(node)) find_forward(node);
+      if (is_product(node)) find_weight(node);
+    for (const Node& node : graph.nodes)
+      if (is_product(node)) find_inputs(node);
   }
 
   [[nodiscard]] std::optional<Fp8Product> find(const Node& node) const {
     if (!is_product(node)) return std::nullopt;
     const auto [left, right] = operands(node);
     const DType value = DType::kF8E4M3;
-    if (layers_.contains({content_of(left), weight_of(right)}) && !left.transposed && right.transposed)
-      return Fp8Product{value, value};
-    // The gradient of the input: gradients times the weight, or the transpose of that.
-    if (is_weight(right) && !right.transposed) return Fp8Product{gradient_, value};
-    if (is_weight(left) && left.transposed) return Fp8Product{value, gradient_};
-    // That of the weight: gradients' x input, or its transpose.
-    if (left.transposed && is_input(right, graph_.shape(left.tensor)[1]) && !right.transposed)
+    if (is_forward(left, right)) return Fp8Product{value, value};
+    if (is_input_gradient(right, !right.transposed)) return Fp8Product{gradient_, value};
+    if (is_input_gradient(left, left.transposed)) return Fp8Product{value, gradient_};  // its transpose
+    // The weight's gradient: gradients' x input, or the transpose of that.
+    if (!left.transposed || right.transposed) return std::nullopt;
+    const int64_t rows = graph_.shape(left.tensor)[1], columns = graph_.shape(right.tensor)[1];
+    if (inputs_.contains({content_of(right), rows}) || gradients_.contains({content_of(left), columns}))
       return Fp8Product{gradient_, value};
-    if (left.transposed && is_input(left, graph_.shape(right.tensor)[1]) && !right.transposed)
+    if (inputs_.contains({content_of(left), columns}) || gradients_.contains({content_of(right), rows}))
       return Fp8Product{value, gradient_};
     return std::nullopt;
   }
@@ -94,15 +97,30 @@ class Finder {
     return is_floating(dtype) && dtype != DType::kF64 && is_fit(node.inputs[0]) && is_fit(node.inputs[1]);
   }
 
-  void find_forward(const Node& node) {
-    const auto [left, right] = operands(node);
+  void find_weight(const Node& node) {
+    const Matrix right = operands(node).second;
     const TensorId weight = weight_of(right);
-    if (left.transposed || !right.transposed || !weight.valid() || is_of_output_layer(weight) ||
-        goes_to_softmax(node.outputs[0]))
-      return;
-    layers_.emplace(content_of(left), weight);
-    weights_.insert(weight);
-    inputs_.emplace(content_of(left), graph_.shape(right.tensor)[0]);
+    const bool is_layer = node.source.phase == Phase::kForward && weight.valid() && !is_of_output_layer(weight) &&
+                          !goes_to_softmax(node.outputs[0]);
+    if (is_layer) weights_.try_emplace(weight, right.transposed);
+  }
+  void find_inputs(const Node& node) {
+    const auto [left, right] = operands(node);
+    const auto outputs = [&](const Matrix& weight) { return graph_.shape(weight.tensor)[weight.transposed ? 0 : 1]; };
+    if (is_forward(left, right)) inputs_.emplace(content_of(left), outputs(right));
+    if (is_input_gradient(right, !right.transposed) && !left.transposed)
+      gradients_.emplace(content_of(left), outputs(right));
+  }
+
+  // x times a weight, as it stands in the forward pass.
+  [[nodiscard]] bool is_forward(const Matrix& left, const Matrix& right) const {
+    const auto weight = weights_.find(weight_of(right));
+    return !left.transposed && weight != weights_.end() && weight->second == right.transposed;
+  }
+  // Whether `matrix` is a weight that stands so in the forward pass's product if it is turned.
+  [[nodiscard]] bool is_input_gradient(const Matrix& matrix, bool transposed) const {
+    const auto weight = weights_.find(weight_of(matrix));
+    return weight != weights_.end() && weight->second == transposed;
   }
 
   [[nodiscard]] Content content_of(const Matrix& matrix) const {
@@ -122,11 +140,6 @@ class Finder {
     const GraphInput& input = graph_.inputs[graph_.tensors[tensor.index()].place];
     return input.kind == InputKind::kParameter ? tensor : TensorId();
   }
-  [[nodiscard]] bool is_weight(const Matrix& matrix) const { return weights_.contains(weight_of(matrix)); }
-  [[nodiscard]] bool is_input(const Matrix& matrix, int64_t outputs) const {
-    return inputs_.contains({content_of(matrix), outputs});
-  }
-
   [[nodiscard]] bool is_of_output_layer(TensorId weight) const {
     const std::string& key = graph_.inputs[graph_.tensors[weight.index()].place].key;
     const bool is_named = std::ranges::any_of(
@@ -146,10 +159,10 @@ class Finder {
 
   const Graph& graph_;
   DType gradient_;
-  std::vector<std::vector<const Node*>> readers_;  // by tensor
-  std::set<std::pair<Content, TensorId>> layers_;  // inputs and weights
-  std::set<TensorId> weights_;                     // parameters
-  std::set<std::pair<Content, int64_t>> inputs_;   // with the number of outputs
+  std::vector<std::vector<const Node*>> readers_;    // by tensor
+  std::map<TensorId, bool> weights_;                 // parameters; whether products read them transposed
+  std::set<std::pair<Content, int64_t>> inputs_;     // of layers, with the number of outputs
+  std::set<std::pair<Content, int64_t>> gradients_;  // of layers' results, with the number of inputs
 };
 
 class Writer {
