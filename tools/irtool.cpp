@@ -46,7 +46,7 @@ constexpr uint64_t kMostText = uint64_t{1} << 32;
 struct Arguments {
   std::string file;
   std::vector<std::string> passes, without, dump_after, matmuls;
-  std::string target, budget = "none", context = "gather";
+  std::string target, budget = "none", context = "gather", fp8;
   bool schedule = false, exact = false, hash = false, simulate = false;
   std::string timeline;
   std::string mesh;
@@ -119,6 +119,7 @@ RunOptions options_of(const Arguments& arguments) {
     options.settings.strategy.overlap_bytes = kOverlapBytes;
     options.settings.exchange_parts = *arguments.exchange_parts;
   }
+  options.settings.fp8 = fp8_recipe_from_name(arguments.fp8);
   options.verify = arguments.verify;
   options.only = arguments.passes;
   options.without = arguments.without;
@@ -294,6 +295,8 @@ int main(int argc, char** argv) {
                  "count of cores; with AVX-512 LibTorch's micro-kernels are taken to be there");
   app.add_option("--budget", arguments.budget,
                  "what the Schedule may take of memory: none (as much as eager took), auto, or a size such as 12GiB");
+  app.add_option("--fp8", arguments.fp8, "linear layers multiply in float8, scaled so: tensorwise or rowwise")
+      ->check(CLI::IsMember({"tensorwise", "rowwise"}));
   app.add_flag("--exact", arguments.exact, "the Schedule of a Trace's recorded calls, as in exact mode");
   app.add_flag("--hash", arguments.hash, "print the Schedule's 16 digits alone")->needs(schedule);
   CLI::Option* mesh =

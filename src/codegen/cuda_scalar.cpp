@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "codegen/cuda_source.h"
+#include "ops/f8_bits.h"
 
 namespace stepc {
 
@@ -19,6 +20,26 @@ static __device__ u16 to_bf16(float x) {
   const u32 bits = __float_as_uint(x);
   if (x != x) return (u16)((bits >> 16) | 0x40);
   return (u16)((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+}
+// float8 of so many bits of fraction, as LlvmScalar has it.
+template <int kFraction> static __device__ float from_f8(u8 x) {
+  const int bias = kFraction == 3 ? 7 : 15;
+  const u32 size = x & 0x7F, placed = size << (23 - kFraction);
+  u32 bits = placed + (u32(127 - bias) << 23);
+  if (size < (1U << kFraction))
+    bits = __float_as_uint((float)size * __uint_as_float(u32(128 - bias - kFraction) << 23));
+  if (size >= (kFraction == 3 ? 0x7FU : 0x7CU)) bits = placed | 0x7F800000U;
+  return __uint_as_float(bits | (u32(x & 0x80) << 24));
+}
+template <int kFraction> static __device__ u8 to_f8(float x) {
+  const int bias = kFraction == 3 ? 7 : 15, shift = 23 - kFraction;
+  const u32 bits = __float_as_uint(x), size = bits & 0x7FFFFFFFU, moved = u32(127 - bias) << 23;
+  const u32 placer = u32(127 + 24 - bias - kFraction) << 23;
+  u32 out = (size - moved + ((size >> shift) & 1) + ((1U << (shift - 1)) - 1)) >> shift;
+  if (size < moved + (1U << 23)) out = __float_as_uint(__uint_as_float(size) + __uint_as_float(placer)) - placer;
+  if (size >= (kFraction == 3 ? 0x43E80001U : 0x47700000U)) out = kFraction == 3 ? 0x7E : 0x7C;
+  if (size > 0x7F800000U) out = 0x7F;
+  return (u8)(out | ((bits >> 24) & 0x80));
 }
 #ifndef STEPC_ON_A_CPU
 static __device__ float from_f16(u16 x) {
@@ -123,12 +144,14 @@ std::string cuda_constant(const LoopInstruction& one) {
 std::string cuda_from_memory(DType dtype, const std::string& element) {
   if (dtype == DType::kBF16) return str("from_bf16({})", element);
   if (dtype == DType::kF16) return str("from_f16({})", element);
+  if (is_float8(dtype)) return str("from_f8<{}>({})", f8_format(dtype).fraction_bits, element);
   if (dtype == DType::kBool) return str("{} != 0", element);
   return element;
 }
 std::string cuda_to_memory(DType dtype, const std::string& value) {
   if (dtype == DType::kBF16) return str("to_bf16({})", value);
   if (dtype == DType::kF16) return str("to_f16({})", value);
+  if (is_float8(dtype)) return str("to_f8<{}>({})", f8_format(dtype).fraction_bits, value);
   return str("({})({})", cuda_memory_type(dtype), value);
 }
 

@@ -1,5 +1,6 @@
 #include "codegen/llvm_scalar.h"
 
+#include <bit>
 #include <cmath>
 #include <numeric>
 
@@ -8,6 +9,7 @@
 #include <llvm/IR/Module.h>
 
 #include "base/check.h"
+#include "ops/f8_bits.h"
 #include "ops/integer_power.h"
 
 namespace stepc {
@@ -91,6 +93,9 @@ llvm::Value* LlvmScalar::widened(V* loaded, DType dtype) {
                               like(loaded, b_.getFloatTy()));
     case DType::kF16:
       return f16_from_bits(loaded);
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
+      return f8_from_bits(loaded, dtype);
     case DType::kBool:
       return b_.CreateICmpNE(loaded, whole(loaded, b_.getInt8Ty(), 0));
     case DType::kU8:
@@ -111,6 +116,9 @@ llvm::Value* LlvmScalar::narrowed(V* value, DType dtype) {
                             like(value, b_.getInt16Ty()));
     case DType::kF16:
       return bits_of_f16(value);
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
+      return bits_of_f8(value, dtype);
     case DType::kBool:
       return b_.CreateZExt(value, like(value, b_.getInt8Ty()));
     case DType::kU8:
@@ -214,6 +222,58 @@ llvm::Value* LlvmScalar::bits_of_f16(V* f32) {
       b_.CreateSelect(b_.CreateICmpUGE(magnitude, whole(bits, i32, 0x477FF000)), whole(bits, i32, 0x7C00), finite);
   V* nan = b_.CreateSelect(b_.CreateFCmpUNO(f32, f32), whole(bits, i32, 0x7E00), infinite);
   return b_.CreateTrunc(b_.CreateOr(sign, nan), like(f32, b_.getInt16Ty()));
+}
+
+// Exponent and fraction at their f32 places, moved by the difference of the biases; a subnormal as the number of its
+// units. Infinity and NaN apart.
+llvm::Value* LlvmScalar::f8_from_bits(V* i8, DType dtype) {
+  const F8Format format = f8_format(dtype);
+  llvm::Type* i32 = b_.getInt32Ty();
+  V* bits = b_.CreateZExt(i8, like(i8, i32));
+  llvm::Type* f32 = like(bits, b_.getFloatTy());
+  V* sign = b_.CreateShl(b_.CreateAnd(bits, whole(bits, i32, 0x80)), whole(bits, i32, 24));
+  V* size = b_.CreateAnd(bits, whole(bits, i32, 0x7F));
+  const int shift = 23 - format.fraction_bits;
+  V* placed = b_.CreateShl(size, whole(bits, i32, static_cast<uint64_t>(shift)));
+  V* normal = b_.CreateAdd(placed, whole(bits, i32, static_cast<uint64_t>(127 - format.bias) << 23));
+  V* units = b_.CreateFMul(b_.CreateSIToFP(size, f32),
+                           real(bits, b_.getFloatTy(), std::ldexp(1.0, 1 - format.bias - format.fraction_bits)));
+  V* is_small = b_.CreateICmpULT(size, whole(bits, i32, uint64_t{1} << format.fraction_bits));
+  V* finite = b_.CreateSelect(is_small, b_.CreateBitCast(units, bits->getType()), normal);
+  V* special = b_.CreateOr(placed, whole(bits, i32, 0x7F800000));
+  const uint64_t first_special = dtype == DType::kF8E4M3 ? 0x7F : 0x7C;
+  V* is_special = b_.CreateICmpUGE(size, whole(bits, i32, first_special));
+  return b_.CreateBitCast(b_.CreateOr(sign, b_.CreateSelect(is_special, special, finite)), f32);
+}
+
+// As bits_of_f16(). What is too large to round is the largest, or infinity where the type has it.
+llvm::Value* LlvmScalar::bits_of_f8(V* f32, DType dtype) {
+  const F8Format format = f8_format(dtype);
+  llvm::Type* i32 = b_.getInt32Ty();
+  V* bits = b_.CreateBitCast(f32, like(f32, i32));
+  V* magnitude = b_.CreateAnd(bits, whole(bits, i32, 0x7FFFFFFF));
+  V* sign = b_.CreateLShr(b_.CreateAnd(bits, whole(bits, i32, 0x80000000)), whole(bits, i32, 24));
+  const int shift = 23 - format.fraction_bits;
+  const auto cut = whole(bits, i32, static_cast<uint64_t>(shift));
+  const auto bias = static_cast<uint64_t>(127 - format.bias) << 23;
+  V* odd = b_.CreateAnd(b_.CreateLShr(magnitude, cut), whole(bits, i32, 1));
+  V* moved = b_.CreateAdd(b_.CreateSub(magnitude, whole(bits, i32, bias)),
+                          b_.CreateAdd(odd, whole(bits, i32, (uint64_t{1} << (shift - 1)) - 1)));
+  V* normal = b_.CreateLShr(moved, cut);
+  // Subnormal: the sum with this number has its last place where the type's smallest numbers have their unit.
+  const double placer = std::ldexp(1.0, 24 - format.bias - format.fraction_bits);
+  V* shifted = b_.CreateFAdd(b_.CreateBitCast(magnitude, f32->getType()), real(f32, b_.getFloatTy(), placer));
+  V* small = b_.CreateSub(b_.CreateBitCast(shifted, bits->getType()),
+                          whole(bits, i32, std::bit_cast<uint32_t>(static_cast<float>(placer))));
+  V* finite = b_.CreateSelect(b_.CreateICmpULT(magnitude, whole(bits, i32, bias + (uint64_t{1} << 23))), small, normal);
+  // From half a unit above the largest on; of e4m3 the tie itself goes to the largest, which is even.
+  const bool has_infinities = dtype == DType::kF8E5M2;
+  const auto first_over =
+      static_cast<uint64_t>(std::bit_cast<uint32_t>(has_infinities ? 61440.0F : 464.0F) + (has_infinities ? 0U : 1U));
+  V* over = whole(bits, i32, has_infinities ? 0x7C : 0x7E);
+  V* bounded = b_.CreateSelect(b_.CreateICmpUGE(magnitude, whole(bits, i32, first_over)), over, finite);
+  V* all = b_.CreateSelect(b_.CreateFCmpUNO(f32, f32), whole(bits, i32, 0x7F), bounded);
+  return b_.CreateTrunc(b_.CreateOr(sign, all), like(f32, b_.getInt8Ty()));
 }
 
 // To f32 so that a second rounding, to fewer digits, gives what one would have: an inexact result is made odd.

@@ -45,6 +45,8 @@ class LlvmScalar {
   V* scaled(V* value, V* exponent);
   V* bits_of_f16(V* f32);
   V* f16_from_bits(V* i16);
+  V* bits_of_f8(V* f32, DType dtype);
+  V* f8_from_bits(V* i8, DType dtype);
   V* to_odd_f32(V* f64);
   V* extreme(bool largest, V* a, V* b);
   V* converted(V* value, ValueType from, ValueType to);

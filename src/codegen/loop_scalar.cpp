@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "ops/f16_bits.h"
+#include "ops/f8_bits.h"
 #include "ops/integer_power.h"
 #include "ops/rounding.h"
 
@@ -300,6 +301,9 @@ ScalarBits loaded(DType dtype, const uint8_t* from) {
       return uint64_t{element_at<uint16_t>(from)} << 16;
     case DType::kF16:
       return scalar_of(static_cast<float>(f16_value(element_at<uint16_t>(from))));
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
+      return scalar_of(static_cast<float>(f8_value(*from, dtype)));
     case DType::kI32:
       return scalar_of(int64_t{element_at<int32_t>(from)});
     case DType::kI16:
@@ -323,6 +327,9 @@ void stored(DType dtype, ScalarBits value, uint8_t* to) {
     }
     case DType::kF16:
       return put_element(to, f16_bits(rounded(static_cast<double>(scalar_as<float>(value)), DType::kF16)));
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
+      return put_element(to, f8_bits(rounded(static_cast<double>(scalar_as<float>(value)), dtype), dtype));
     case DType::kBool:
       return put_element(to, static_cast<uint8_t>(value != 0));
     default:

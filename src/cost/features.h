@@ -35,4 +35,7 @@ std::string to_text(const Features& features);
 
 MatmulRule matmul_rule(const Features& features);
 
+// Whether matmuls take float8 operands: GPUs from Ada on.
+inline bool has_fp8(const Features& features) { return features.sm >= 89; }
+
 }  // namespace stepc

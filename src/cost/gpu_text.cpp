@@ -70,7 +70,8 @@ void complete_gpu(Target& target) {
   target.rates.aten_flops_per_second = target.flops_per_second;
   target.narrow_flops_per_second = 0;
   for (const MatmulRate& one : target.rates.matmuls)
-    target.narrow_flops_per_second = std::max(target.narrow_flops_per_second, one.flops_per_second);
+    if (!is_float8(one.dtype))
+      target.narrow_flops_per_second = std::max(target.narrow_flops_per_second, one.flops_per_second);
 }
 
 std::string gpu_text(const Target& target) {

@@ -128,6 +128,7 @@ Target target_of(const Card& card, bool tf32) {
   add_matmuls(rates, DType::kBF16, card.matmul_share);
   // Without tensor cores, or in TF32 at half the rate of bf16 (all cards' data sheets).
   add_matmuls(rates, DType::kF32, tf32 ? card.matmul_share / 2 : card.peak_f32 / (kHopperPeak * kTera));
+  if (has_fp8(target.features)) add_matmuls(rates, DType::kF8E4M3, 2 * card.matmul_share);
   const BestAttention best = best_attention_of(card);
   rates.attentions.clear();
   for (const bool backward : {false, true})

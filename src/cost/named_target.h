@@ -22,6 +22,7 @@ namespace stepc {
 //                 FlashAttention-4's 1,605 TFLOP/s are 1.3 times (together.ai, 2026), backward in an H100's proportion
 //   by shape      other cards' matmuls, and those in f32, take as much longer than their arithmetic at the best rate
 //                 as an H100's in bf16 do; attention in an H100's proportions
+//   in float8     from sm_90 on, at twice the rate of bf16 (data sheets of H100, H200 and HGX B200, without sparsity)
 //   in f32        the same parts of the peak without tensor cores, which torch's default does not use for f32;
 //                 attention half of that (an estimate: nobody has published it). With `tf32`, as
 //                 torch.set_float32_matmul_precision("high") asks for, matmuls at half the rate of bf16 (data sheets)

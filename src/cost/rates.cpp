@@ -138,7 +138,8 @@ double matmul_rate(const Rates& rates, KernelOwner owner, DType dtype, int64_t r
   const std::optional<double> rate = rate_of_products(
       rates, [&](const MatmulRate& one) { return one.owner == owner && one.dtype == dtype && one.batch == 1; }, rows,
       columns, inner);
-  if (!rate && dtype != DType::kF32) return matmul_rate(rates, owner, DType::kF32, rows, columns, inner);
+  const DType next = is_float8(dtype) ? DType::kBF16 : DType::kF32;  // a machine without the dtype computes in this
+  if (!rate && dtype != DType::kF32) return matmul_rate(rates, owner, next, rows, columns, inner);
   INTERNAL_CHECK(rate.has_value(), "a target without rates of {} matmuls", name_of(owner));
   return *rate;
 }

@@ -38,7 +38,7 @@ double bytes_read(const Graph& graph, const std::vector<NodeId>& nodes, TensorId
 void add_flops(const Graph& graph, const Node& node, Work& work) {
   if (node.aten && !node.aten->rule) return;
   const OpCall call = call_of(graph, node);
-  const bool is_narrow = !call.inputs.empty() && is_floating(call.in(0).dtype) && size_of(call.in(0).dtype) == 2;
+  const bool is_narrow = !call.inputs.empty() && is_floating(call.in(0).dtype) && size_of(call.in(0).dtype) <= 2;
   (is_narrow ? work.narrow_flops : work.flops) += node.aten ? node.aten->rule->flops : flops_of(op_def(node.op), call);
 }
 

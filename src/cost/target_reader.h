@@ -52,7 +52,7 @@ class TableReader {
   }
   std::string one_of(const std::string& key, const std::vector<std::string>& names);
   bool backward() { return one_of("pass", {"forward", "backward"}) == "backward"; }
-  DType dtype() { return *dtype_from_name(one_of("dtype", {"f32", "bf16", "f16", "f64"})); }
+  DType dtype() { return *dtype_from_name(one_of("dtype", {"f32", "bf16", "f16", "f64", "f8e4m3"})); }
   const toml::node& get(const std::string& key);
   [[noreturn]] void refuse(const std::string& why) const;
   void end() const;

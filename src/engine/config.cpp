@@ -58,6 +58,11 @@ bool parse_pace(std::string_view text) {
   user_error("pace is \"{}\"; it is \"auto\" or \"off\"", text);
 }
 
+Fp8Recipe parse_fp8_recipe(std::string_view text) {
+  if (const std::optional<Fp8Recipe> recipe = fp8_recipe_from_name(text)) return *recipe;
+  user_error("fp8_recipe is \"{}\"; it is \"tensorwise\" or \"rowwise\"", text);
+}
+
 Verify parse_verify(std::string_view text) {
   if (text == "off") return Verify::off();
   if (text == "first") return Verify::first();
@@ -82,6 +87,10 @@ void check(const Config& config) {
   USER_CHECK(config.max_plans >= 1, "Config::max_plans is {}: at least one plan must be kept", config.max_plans);
   USER_CHECK(config.max_recordings >= 2, "Config::max_recordings is {}: a plan needs two recordings that agree",
              config.max_recordings);
+  USER_CHECK(!config.fp8 || config.mode == Mode::kFast,
+             "mode is \"{}\", which runs the step's calls as they are, and precision is \"fp8\", which multiplies in "
+             "float8 instead: choose one",
+             name_of(config.mode));
   const bool is_alone = config.parallel && config.parallel->axes.empty() && !config.parallel->is_searched;
   USER_CHECK(!is_alone || config.mode == Mode::kFast || config.parallel->micro_batches == 1,
              "mode is \"{}\", which runs the step's calls as they are, and micro_batches = {} cuts them: choose one",

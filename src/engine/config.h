@@ -11,6 +11,7 @@
 #include "capture/op_rule.h"
 #include "cost/target.h"
 #include "engine/ranks/parallel.h"
+#include "passes/fp8.h"
 #include "plan/memory_budget.h"
 
 namespace stepc {
@@ -74,6 +75,9 @@ struct Verify {
 Verify parse_verify(std::string_view text);
 std::string to_text(const Verify& verify);
 
+// "tensorwise" or "rowwise". Throws UserError for any other text.
+Fp8Recipe parse_fp8_recipe(std::string_view text);
+
 struct Config {
   Mode mode = Mode::kFast;
   Capture capture = Capture::kRun;
@@ -81,6 +85,7 @@ struct Config {
   bool weighs_pace = true;  // see parse_pace()
   Verify verify = {};
   MemoryBudget memory_budget = {};    // for fast mode
+  std::optional<Fp8Recipe> fp8 = {};  // for fast mode: linear layers multiply in float8; none: as the step does
   std::optional<Target> target = {};  // for weighing budget "auto", as an earlier run weighed it; none: the Target that
                                       // `stepc calibrate` keeps beside the kernels, or the default
   std::filesystem::path kernel_directory = {};  // keeps generated kernels between runs; empty: they are not kept

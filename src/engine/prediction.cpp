@@ -39,7 +39,10 @@ KnownTarget known_target(const Config& config, const Features& features, int thr
 
 Prediction predict(const Schedule& schedule, const KnownTarget& known) {
   const Timeline timeline = simulate(schedule, known.target);
-  return {timeline.seconds, known.is_calibrated, timeline.exchange_seconds, timeline.exposed_seconds};
+  return {.seconds = timeline.seconds,
+          .is_calibrated = known.is_calibrated,
+          .exchange_seconds = timeline.exchange_seconds,
+          .exposed_seconds = timeline.exposed_seconds};
 }
 
 std::string_view source_of(const Prediction& prediction) {

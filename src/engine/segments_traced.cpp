@@ -157,7 +157,7 @@ std::string Segments::Call::difference_of_forward(const std::vector<at::Tensor>&
     PassRemains of_replay(*plan_);
     of_replay.add_outputs(outcome.result->given, "output");
     of_replay.add_written(written);
-    with_plain_ = plan_->graph() != nullptr && !plan_->ran_exact() && draws(plan_->schedule());
+    with_plain_ = plan_->graph() != nullptr && !plan_->ran_exact() && (plan_->has_fp8() || draws(plan_->schedule()));
     if (!with_plain_) return difference(*plan_, of_replay, of_eager);
     before_->restore();
     return difference_from_plain(outcome.result->given);

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "ops/f16_bits.h"
+#include "ops/f8_bits.h"
 
 namespace stepc {
 
@@ -98,6 +99,10 @@ std::vector<uint8_t> to_bytes(const Array& array) {
       case DType::kF16:
         put(out, f16_bits(array.real(i)));
         break;
+      case DType::kF8E4M3:
+      case DType::kF8E5M2:
+        put(out, f8_bits(array.real(i), array.type.dtype));
+        break;
       case DType::kI64:
         put(out, array.integer(i));
         break;
@@ -132,6 +137,10 @@ Array from_bytes(const TensorType& type, const std::vector<uint8_t>& bytes) {
         break;
       case DType::kF16:
         out.set(i, f16_value(get<uint16_t>(bytes, place)));
+        break;
+      case DType::kF8E4M3:
+      case DType::kF8E5M2:
+        out.set(i, f8_value(bytes[place], type.dtype));
         break;
       case DType::kI64:
         out.set(i, get<int64_t>(bytes, place));

@@ -21,8 +21,8 @@ enum class DType : uint8_t {
   kF64,
   kC64,
   kC128,
-  kF8E4M3,
-  kF8E5M2,
+  kF8E4M3,  // torch.float8_e4m3fn: no infinities, up to 448
+  kF8E5M2,  // up to 57344
 };
 
 // Bytes of one element.
@@ -32,5 +32,6 @@ std::string_view name_of(DType dtype);
 std::optional<DType> dtype_from_name(std::string_view name);
 bool is_floating(DType dtype);  // real floating-point types
 bool is_complex(DType dtype);
+constexpr bool is_float8(DType dtype) { return dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2; }
 
 }  // namespace stepc

@@ -29,6 +29,13 @@ uint64_t cublas_workspace_bytes(const Features& features) {
   return features.sm >= kHopper ? kHopperWorkspace : kOlderWorkspace;
 }
 
+uint64_t gpu_scaled_matmul_bytes(const Attrs& attrs, std::span<const TensorLayout> inputs) {
+  uint64_t bytes = 0;
+  if (attrs.get<bool>("transpose_a")) bytes += aligned(bytes_of(inputs[0].type));
+  if (!attrs.get<bool>("transpose_b")) bytes += aligned(bytes_of(inputs[1].type));
+  return bytes;
+}
+
 std::string gpu_attention_kernel(DType dtype, bool has_documents) {
   const bool is_narrow = is_floating(dtype) && size_of(dtype) == 2;
   if (has_documents) return str("{} attention of variable lengths", is_narrow ? "flash" : "memory-efficient");

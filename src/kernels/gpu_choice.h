@@ -13,6 +13,10 @@ namespace stepc {
 // What torch gives a handle of cuBLAS to work in.
 uint64_t cublas_workspace_bytes(const Features& features);
 
+// Of a matmul in float8, which takes both operands with the sums' dimension innermost: copies of those that lie
+// otherwise (cuBLAS documentation, cublasLtMatmul, "FP8 kernels").
+uint64_t gpu_scaled_matmul_bytes(const Attrs& attrs, std::span<const TensorLayout> inputs);
+
 std::string gpu_attention_kernel(DType dtype, bool has_documents);
 // Where each document of queries of (batch, heads, length, width) begins: as many as there are tokens, at most.
 uint64_t gpu_documents_bytes(const Shape& q);

@@ -194,6 +194,10 @@ KernelChoice choose_gpu_kernel(const Node& node, std::span<const TensorLayout> i
       choice.why = "cuBLASLt";
       choice.workspace_bytes = cublas_workspace_bytes(features);
       break;
+    case OwnKernel::kScaledMatmul:
+      choice.why = "cuBLASLt in float8";
+      choice.workspace_bytes = cublas_workspace_bytes(features) + gpu_scaled_matmul_bytes(node.attrs, inputs);
+      break;
     case OwnKernel::kAttention:
     case OwnKernel::kAttentionBackward: {
       const AttentionPlaces places = attention_places(node);
@@ -232,6 +236,7 @@ KernelChoice choose_kernel(const Node& node, std::span<const TensorLayout> input
   if (features.sm > 0) return choose_gpu_kernel(node, inputs, features);
   switch (op_def(node.op).kernel) {
     case OwnKernel::kNone:
+    case OwnKernel::kScaledMatmul:
       break;
     case OwnKernel::kMatmul:
       return choose_matmul(node, inputs, features, threads);

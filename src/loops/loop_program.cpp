@@ -113,10 +113,8 @@ std::string_view name_of(Combine combine) {
 }
 
 namespace {
-bool is_computed_in_f32(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
-bool has_loops(DType dtype) {
-  return dtype == DType::kF64 || is_computed_in_f32(dtype) || (!is_floating(dtype) && !is_complex(dtype));
-}
+bool is_computed_in_f32(DType dtype) { return is_floating(dtype) && dtype != DType::kF64; }
+bool has_loops(DType dtype) { return !is_complex(dtype); }
 }  // namespace
 
 ValueType value_type_of(DType dtype) {

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "ops/f8_bits.h"
 
 namespace stepc {
 
@@ -33,6 +34,13 @@ double rounded(double value, DType dtype) {
       return round_to_format(value, 8, -126, 0x1.FEp127);
     case DType::kF16:
       return round_to_format(value, 11, -14, 65504.0);
+    case DType::kF8E4M3:
+    case DType::kF8E5M2: {
+      const F8Format format = f8_format(dtype);
+      const double result = round_to_format(value, format.fraction_bits + 1, 1 - format.bias, format.largest);
+      const bool is_over = dtype == DType::kF8E4M3 && std::isinf(result);  // it has no infinities
+      return is_over ? std::copysign(format.largest, value) : result;
+    }
     default:
       INTERNAL_CHECK(false, "{} is not interpreted", name_of(dtype));
   }

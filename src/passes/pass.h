@@ -11,6 +11,7 @@
 
 #include "ir/graph.h"
 #include "ops/rules/matmul_rule.h"
+#include "passes/fp8.h"
 #include "passes/partition/strategy.h"
 #include "passes/recompute.h"
 
@@ -30,6 +31,8 @@ struct PassSettings {
   Strategy strategy = {};                     // no mesh: one device
   bool is_for_gpu = false;                    // a GPU, whose exchanges also reduce
   int64_t exchange_parts = 1;                 // that exchanges and their matmuls are cut into, if exchanges overlap
+  std::optional<Fp8Recipe> fp8 = {};          // of the linear layers' matmuls; none: they are as the step has them
+  bool has_fp8 = false;                       // the machine multiplies float8; else scaled matmuls are decomposed
 };
 
 struct Pass {

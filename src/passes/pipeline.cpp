@@ -41,17 +41,25 @@ Graph recompute_within(Graph graph, const PassSettings& settings) {
   options.matmuls = settings.matmuls;
   return recompute(std::move(graph), options).graph;
 }
+Graph fp8_for(Graph graph, const PassSettings& settings) {
+  return settings.fp8 ? fp8(std::move(graph), *settings.fp8) : graph;
+}
+bool is_spread(const PassSettings& settings) { return !settings.strategy.mesh.axes.empty(); }
+// Ranks send each other float8 and not what it is decoded to: a scaled matmul is one node until they are made.
+Graph decompose_for(Graph graph, const PassSettings& settings) {
+  return decompose(std::move(graph), settings.has_fp8 || is_spread(settings));
+}
 // Over the classes of a split loss no rank has all logits of a token.
 Graph fuse_losses_for(Graph graph, const PassSettings& settings) {
   return settings.strategy.mesh.find("tp") ? graph : fuse_losses(std::move(graph));
 }
 Graph propagate_for(Graph graph, const PassSettings& settings) {
-  if (settings.strategy.mesh.axes.empty()) return graph;
+  if (!is_spread(settings)) return graph;
   return propagate_shardings(graph, settings.strategy).graph;
 }
 Graph partition_for(Graph graph, const PassSettings& settings) {
-  if (settings.strategy.mesh.axes.empty()) return graph;
-  return dead_code(common_subexpressions(simplify(partition(graph))));
+  if (!is_spread(settings)) return graph;
+  return dead_code(common_subexpressions(simplify(decompose(partition(graph), settings.has_fp8))));
 }
 // NOLINTNEXTLINE(performance-unnecessary-value-param): a row's function
 Graph find_documents_for(Graph graph, const PassSettings& settings) {
@@ -79,10 +87,14 @@ constexpr Pass kPasses[] = {
      "first: the rules after it look for constants"},
     {"canonicalise", plain<canonicalise>, kCaptured, kCaptured, "writes each thing in one way",
      "before simplify and common_subexpressions, which then know one way each"},
+    {"fp8", fp8_for, kCaptured, kCaptured, "multiplies in float8 in linear layers, where the run asks for it",
+     "before fuse_losses: with and without it the same matmuls are chosen; before decompose, which makes what a "
+     "machine "
+     "without float8 has of it"},
     {"fuse_losses", fuse_losses_for, kCaptured, kCaptured,
      "makes a linear layer and its cross-entropy one op without logits",
      "before decompose, while losses and their gradients are one node each"},
-    {"decompose", plain<decompose>, kCaptured, kCore,
+    {"decompose", decompose_for, kCaptured, kCore,
      "replaces composites by core ops, but those with a kernel of their own",
      "before the clean-up, which then sees what composites have in common"},
     {"simplify", plain<simplify>, kCaptured, kCaptured, "removes casts, views and arithmetic that change nothing",

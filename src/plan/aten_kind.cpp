@@ -14,6 +14,7 @@ struct AtenName {
 constexpr std::array kAtenNames = std::to_array<AtenName>({
     {"aten::mm", AtenKind::kMatmul},
     {"aten::addmm", AtenKind::kMatmul},
+    {"aten::_scaled_mm", AtenKind::kMatmul},
     {"aten::bmm", AtenKind::kMatmul},
     {"aten::baddbmm", AtenKind::kMatmul},
     {"aten::linear", AtenKind::kMatmul},

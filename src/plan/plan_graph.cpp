@@ -151,6 +151,7 @@ PlannedGraph plan_within(const Graph& captured, const Trace* trace, const PlanGr
   RunOptions run = options.passes;
   run.settings.matmuls = matmul_rule(options.target.features);
   run.settings.is_for_gpu = options.target.features.sm > 0;
+  run.settings.has_fp8 = has_fp8(options.target.features);
   PlannedGraph planned;
   planned.options.features = options.target.features;
   planned.options.threads = options.target.threads;
@@ -354,15 +355,16 @@ PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGra
   return planned;
 }
 
-Graph rank_graph(const Graph& captured, const Strategy& strategy) {
+Graph rank_graph(const Graph& captured, const Strategy& strategy, const std::optional<Fp8Recipe>& fp8) {
   RunOptions passes;
   passes.settings.strategy = strategy;
+  passes.settings.fp8 = fp8;
   passes.without = {"recompute", "merge_collectives", "cut_exchanges", "split_collectives", "fuse", "order"};
   return run_passes(captured, passes).graph;
 }
 
 const std::vector<std::string>& done_to_functions() {
-  static const std::vector<std::string> kDone = {"check_indices", "propagate_shardings", "partition"};
+  static const std::vector<std::string> kDone = {"check_indices", "propagate_shardings", "fp8", "partition"};
   return kDone;
 }
 

@@ -26,8 +26,8 @@ struct PlanGraphOptions {
   // Tokens of the document that a token of the batch stands in, on average, for the price of attention over packed
   // documents. None: as many as there are keys, which takes longest.
   std::optional<double> document_tokens = {};
-  // How the passes run (verified, dumped, some left out). Of their settings the strategy is the caller's, and the
-  // Schedule is then one rank's; plan_graph() makes the others.
+  // How the passes run (verified, dumped, some left out). Of their settings the strategy and fp8 are the caller's, and
+  // with a strategy the Schedule is one rank's; plan_graph() makes the others.
   RunOptions passes = {};
   // For callers that plan the same step for several budgets (passes/recompute.h).
   std::shared_ptr<RecomputeLooks> looks = {};
@@ -64,7 +64,7 @@ PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGra
 
 // One rank's step of the strategy's mesh as core ops, before memory is decided: it is what gets cut into functions
 // (passes/stages). `captured`: the result of functionalise().
-Graph rank_graph(const Graph& captured, const Strategy& strategy);
+Graph rank_graph(const Graph& captured, const Strategy& strategy, const std::optional<Fp8Recipe>& fp8 = {});
 // The passes that planning such a function leaves out: the whole step has been through them.
 const std::vector<std::string>& done_to_functions();
 

@@ -213,8 +213,11 @@ Price Pricer::price_matmul(const Instruction& instruction) const {
   return {WorkClass::kMatmulBlocked, seconds + epilogue_seconds(call, rows, columns), rates_.instruction_seconds};
 }
 
-// On a GPU bf16 and f16 are alike.
-DType Pricer::measured_as(DType dtype) const { return on_gpu_ && dtype == DType::kF16 ? DType::kBF16 : dtype; }
+// On a GPU bf16 and f16 are alike, and so are both float8.
+DType Pricer::measured_as(DType dtype) const {
+  if (is_float8(dtype)) return DType::kF8E4M3;
+  return on_gpu_ && dtype == DType::kF16 ? DType::kBF16 : dtype;
+}
 
 double Pricer::library_rate(DType dtype, int64_t rows, int64_t columns, int64_t inner) const {
   return matmul_rate(rates_, KernelOwner::kLibrary, measured_as(dtype), rows, columns, inner);
@@ -227,9 +230,11 @@ double Pricer::library_matmul_seconds(const Instruction& instruction) const {
   const Operand& out = operand(instruction.writes.front());
   const double count = std::max(count_of(out), 1.0);
   // The two are the last operands, but a bias may stand in front of or behind them.
-  const bool has_bias_first = reads.size() > 2 && base_name(instruction.op) != "aten::linear";
+  const bool is_scaled = is_float8(operand(reads.front()).dtype);  // its scales stand behind
+  const bool has_bias_first = !is_scaled && reads.size() > 2 && base_name(instruction.op) != "aten::linear";
   const Operand& left = operand(reads[has_bias_first ? 1 : 0]);
   const Operand& right = operand(reads[has_bias_first ? 2 : 1]);
+  const DType dtype = is_scaled ? left.dtype : out.dtype;
   double flops = instruction.work.all_flops();
   if (flops == 0) flops = 2 * count * std::sqrt(count_of(left) * count_of(right) / count);
   const size_t rank = out.sizes.size();
@@ -238,14 +243,13 @@ double Pricer::library_matmul_seconds(const Instruction& instruction) const {
   // Dimensions in front count as rows, where they do not have a right matrix each.
   if (right.sizes.size() <= 2)
     return flops /
-           library_rate(out.dtype, whole(count / static_cast<double>(std::max<int64_t>(columns, 1))), columns, inner);
+           library_rate(dtype, whole(count / static_cast<double>(std::max<int64_t>(columns, 1))), columns, inner);
   const int64_t rows = rank < 2 ? 1 : out.sizes[rank - 2];
-  if (const std::optional<double> rate = batched_matmul_rate(rates_, out.dtype, rows, columns, inner))
-    return flops / *rate;
+  if (const std::optional<double> rate = batched_matmul_rate(rates_, dtype, rows, columns, inner)) return flops / *rate;
   // The threads share the pairs: as if their rows were one matrix's. A GPU's multiprocessors share all of them.
   double batch = count / std::max(static_cast<double>(rows) * static_cast<double>(columns), 1.0);
   if (!on_gpu_) batch = std::min(batch, static_cast<double>(threads_));
-  return flops / library_rate(out.dtype, whole(static_cast<double>(rows) * batch), columns, inner);
+  return flops / library_rate(dtype, whole(static_cast<double>(rows) * batch), columns, inner);
 }
 
 // How long documents are, as a share of the row that they are packed in: of what attention would take if it were one.

@@ -6,6 +6,17 @@
 
 namespace stepc {
 
+namespace {
+// In float8 operands are copied that do not lie with the sums' dimension innermost.
+double copied_bytes(const Instruction& instruction, const Operand& left, const Operand& right) {
+  if (!is_float8(left.dtype) || instruction.aten) return 0;
+  double bytes = 0;
+  if (instruction.attrs.get<bool>("transpose_a")) bytes += static_cast<double>(bytes_of(left));
+  if (!instruction.attrs.get<bool>("transpose_b")) bytes += static_cast<double>(bytes_of(right));
+  return 2 * bytes;
+}
+}  // namespace
+
 // Chunks of tokens: three products, and between them a kernel that reads the logits twice and writes their gradients.
 double Pricer::gpu_loss_seconds(const Instruction& instruction) const {
   const Operand& hidden = operand(instruction.reads[0]);  // (tokens, width)
@@ -55,8 +66,12 @@ Price Pricer::price_on_gpu(const Instruction& instruction) const {
   if (instruction.aten && instruction.aten->rule)
     return {WorkClass::kOwn, own_operator_seconds(instruction, most_elements(instruction), 1), kernel};
   switch (kind_of(instruction)) {
-    case AtenKind::kMatmul:
-      return {WorkClass::kMatmulLibrary, library_matmul_seconds(instruction), kernel};
+    case AtenKind::kMatmul: {
+      const auto& reads = instruction.reads;
+      const double copied = reads.size() < 2 ? 0 : copied_bytes(instruction, operand(reads[0]), operand(reads[1]));
+      return {WorkClass::kMatmulLibrary, library_matmul_seconds(instruction) + copied / target_.bytes_per_second,
+              kernel};
+    }
     case AtenKind::kAttention:
       return {WorkClass::kAttentionLibrary, library_attention_seconds(instruction, false), kernel};
     case AtenKind::kAttentionBackward:

@@ -59,7 +59,7 @@ std::string TargetPlan::text() const {
 }
 
 TargetPlan plan_for_target(const Trace& recorded, const Target& target, bool as_recorded, const MemoryBudget& budget,
-                           std::optional<double> document_tokens) {
+                           std::optional<double> document_tokens, const std::optional<Fp8Recipe>& fp8) {
   TargetPlan plan{.target = target};
   const Trace trace = in_one_memory(recorded);
   if (as_recorded) {
@@ -71,6 +71,7 @@ TargetPlan plan_for_target(const Trace& recorded, const Target& target, bool as_
     options.target = target;
     options.budget = budget;
     options.document_tokens = document_tokens;
+    options.passes.settings.fp8 = fp8;
     PlannedGraph planned = plan_graph(functionalise(trace), &trace, options);
     plan.schedule = std::move(planned.plan.schedule);
     plan.memory = std::move(planned.plan.memory);

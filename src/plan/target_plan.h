@@ -8,6 +8,7 @@
 #include "ir/graph.h"
 #include "ir/trace.h"
 #include "memory/report.h"
+#include "passes/fp8.h"
 #include "plan/memory_budget.h"
 #include "plan/simulate.h"
 #include "schedule/schedule.h"
@@ -33,7 +34,7 @@ struct TargetPlan {
 // only a run would show are estimated by the rule. `document_tokens`: as in PlanGraphOptions. For one device. Throws
 // UserError for a step that no Schedule can run.
 TargetPlan plan_for_target(const Trace& trace, const Target& target, bool as_recorded, const MemoryBudget& budget = {},
-                           std::optional<double> document_tokens = {});
+                           std::optional<double> document_tokens = {}, const std::optional<Fp8Recipe>& fp8 = {});
 
 // The same of a Graph that passes/stages/cut_batch.h has cut out of a step.
 TargetPlan plan_for_target(const Graph& function, const Target& target, const MemoryBudget& budget,

@@ -50,6 +50,9 @@ Config config_of(const py::object& chosen) {
   config.weighs_pace = parse_pace(text("pace"));
   config.verify = parse_verify(text("verify"));
   config.memory_budget = parse_memory_budget(text("memory_budget"));
+  const Fp8Recipe recipe = parse_fp8_recipe(text("fp8_recipe"));
+  const py::object precision = chosen.attr("precision");
+  if (!precision.is_none() && precision.cast<std::string>() == "fp8") config.fp8 = recipe;
   config.kernel_directory = text("kernel_directory");
   config.op_rules = given_op_rules();
   config.device_graphs = chosen.attr("device_graphs").cast<bool>();

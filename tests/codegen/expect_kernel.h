@@ -47,6 +47,8 @@ inline double tolerance_of(const Graph& group) {
     if (tensor.type.dtype == DType::kF32) tolerance = std::max(tolerance, 4e-6);
     if (tensor.type.dtype == DType::kF16) tolerance = std::max(tolerance, 4e-3);
     if (tensor.type.dtype == DType::kBF16) tolerance = std::max(tolerance, 3e-2);
+    if (tensor.type.dtype == DType::kF8E4M3) tolerance = std::max(tolerance, 8e-2);  // a unit of the largest
+    if (tensor.type.dtype == DType::kF8E5M2) tolerance = std::max(tolerance, 15e-2);
   }
   return tolerance;
 }

@@ -59,6 +59,20 @@ inline std::vector<NamedGroup> step_groups() {
   };
   out.push_back({"adamw", adamw_group(1000)});
   out.push_back({"updates", updates_group({{40, 30}, {7}, {1200}, {40, 30}, {1}, {133}, {40, 30}})});
+  for (DType dtype : {DType::kF8E4M3, DType::kF8E5M2}) {
+    const std::string name(name_of(dtype));
+    // As passes/fp8 scales: by the largest element of each row.
+    add("scaled to " + name, [&](GraphBuilder& b) {
+      const TensorId x = group_input(b, DType::kBF16, {7, 133});
+      const TensorId amax = b.add("max", {b.add("abs", {x})}, {{"dims", Shape{1}}, {"keepdim", true}});
+      const TensorId scale = b.add("div", {b.full(448, DType::kF32), b.cast(amax, DType::kF32)});
+      group_output(b, b.cast(b.add("mul", {b.cast(x, DType::kF32), scale}), dtype));
+    });
+    add("from " + name, [&](GraphBuilder& b) {
+      const TensorId x = b.cast(group_input(b, dtype, {7, 133}), DType::kF32);
+      group_output(b, b.add("mul", {x, group_input(b, DType::kF32, {7, 1})}));
+    });
+  }
   for (DType dtype : {DType::kF32, DType::kBF16})
     for (int64_t columns : {1, 5, 64, 133}) {
       const std::string size = std::string(name_of(dtype)) + " " + std::to_string(columns);

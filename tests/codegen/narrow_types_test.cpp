@@ -1,11 +1,14 @@
-// How kernels round to bf16 and f16 and read them: over every bf16 and f16, over f32 at and around every tie, and over
-// numbers that are none, are too large or too small; in memory and in registers, for this CPU and for the plainest one.
+// How kernels round to bf16, f16 and float8 and read them: over every one of them, over f32 at and around every tie,
+// and over numbers that are none, are too large or too small; in memory and in registers, for this CPU and for the
+// plainest one.
+#include <array>
 #include <bit>
 #include <cmath>
 #include <random>
 
 #include <gtest/gtest.h>
 
+#include "ops/f8_bits.h"
 #include "ops/graph_builder.h"
 #include "ops/rounding.h"
 #include "tests/codegen/groups.h"
@@ -13,6 +16,8 @@
 
 namespace stepc {
 namespace {
+
+constexpr std::array kNarrow = {DType::kBF16, DType::kF16, DType::kF8E4M3, DType::kF8E5M2};
 
 std::vector<float> arguments() {
   std::vector<float> out;
@@ -52,7 +57,7 @@ TEST(NarrowTypes, AreRoundedToTheNearest) {
   for (size_t i = 0; i < numbers.size(); ++i) input.reals[i] = static_cast<double>(numbers[i]);
   for (const CpuTarget& target : {host_cpu(), generic_cpu()}) {
     KernelCompiler compiler(target);
-    for (DType dtype : {DType::kBF16, DType::kF16}) {
+    for (DType dtype : kNarrow) {
       SCOPED_TRACE(str("{} on {}", name_of(dtype), target.name));
       GraphBuilder stored;
       group_output(stored, stored.cast(group_input(stored, DType::kF32, shape), dtype));
@@ -61,6 +66,38 @@ TEST(NarrowTypes, AreRoundedToTheNearest) {
       group_output(kept, kept.cast(kept.cast(group_input(kept, DType::kF32, shape), dtype), DType::kF32));
       expect_rounded(run_one(compiler, kept.graph(), input), numbers, dtype);
       if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// Every pattern of 8 bits, as f32 and back.
+TEST(NarrowTypes, Float8IsReadAsItIs) {
+  const Shape shape = {256 - 5};
+  for (const CpuTarget& target : {host_cpu(), generic_cpu()}) {
+    KernelCompiler compiler(target);
+    for (DType dtype : {DType::kF8E4M3, DType::kF8E5M2}) {
+      SCOPED_TRACE(str("{} on {}", name_of(dtype), target.name));
+      GraphBuilder b;
+      const TensorId x = group_input(b, dtype, shape);
+      group_output(b, b.cast(x, DType::kF32));
+      group_output(b, b.add("neg", {x}));
+      const auto kernel = compiler.compile(lower(b.graph()));
+      std::vector<uint8_t> from(256), negated(256, 0xEE);
+      std::vector<float> wide(256);
+      for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<uint8_t>(i * 37);
+      run_phases(*kernel, {from.data(), wide.data(), negated.data()}, Cuts::kWhole);
+      for (size_t i = 0; i < static_cast<size_t>(shape[0]); ++i) {
+        const double value = f8_value(from[i], dtype);
+        if (std::isnan(value)) {
+          ASSERT_TRUE(std::isnan(wide[i])) << int{from[i]};
+          ASSERT_EQ(negated[i] & 0x7F, 0x7F) << int{from[i]};
+        } else {
+          ASSERT_EQ(std::bit_cast<uint32_t>(wide[i]), std::bit_cast<uint32_t>(static_cast<float>(value)))
+              << int{from[i]};
+          ASSERT_EQ(negated[i], from[i] ^ 0x80) << int{from[i]};
+        }
+      }
+      ASSERT_EQ(negated[static_cast<size_t>(shape[0])], 0xEE) << "written past its end";
     }
   }
 }

@@ -2,6 +2,9 @@
 // of a block's threads runs first.
 #include "tests/codegen/printed_kernels.h"
 
+#include <bit>
+#include <numeric>
+
 #include <gtest/gtest.h>
 
 #include "tests/codegen/groups.h"
@@ -51,6 +54,29 @@ TEST(PrintedKernels, OfStepsGiveTheMappingsBits) {
     if (HasFatalFailure()) return;
     groups.clear();
   }
+}
+
+// To float8: every bf16, halfway to the next one and beside that; from float8: every one.
+TEST(PrintedKernels, OfFloat8GiveTheMappingsBits) {
+  std::vector<float> numbers;
+  for (uint32_t upper = 0; upper < 0x10000; ++upper)
+    for (uint32_t lower : {0x0U, 0x1U, 0x8000U, 0xFFFFU})
+      numbers.push_back(std::bit_cast<float>((upper << 16) | lower));
+  Array wide({DType::kF32, {static_cast<int64_t>(numbers.size())}});
+  for (size_t i = 0; i < numbers.size(); ++i) wide.reals[i] = static_cast<double>(numbers[i]);
+  std::vector<uint8_t> bytes(256);
+  std::iota(bytes.begin(), bytes.end(), 0);
+  std::vector<PrintedGroup> groups;
+  const auto add = [&](const Array& input, DType dtype) {
+    GraphBuilder b;
+    group_output(b, b.cast(group_input(b, input.type.dtype, input.type.shape), dtype));
+    groups.push_back({b.graph(), {input}, gpu_program(b.graph())});
+  };
+  for (const DType dtype : {DType::kF8E4M3, DType::kF8E5M2}) {
+    add(wide, dtype);
+    add(from_bytes({dtype, {256}}, bytes), DType::kF32);
+  }
+  expect_printed_kernels(groups);
 }
 
 TEST(PrintedKernels, OfRandomProgramsGiveTheMappingsBits) {

@@ -20,11 +20,20 @@ TEST(Array, BytesAreWhatAMachineHolds) {
   brain.set(0, 1.0);
   brain.set(1, -3.0);
   EXPECT_EQ(to_bytes(brain), (std::vector<uint8_t>{0x80, 0x3F, 0x40, 0xC0}));
+  // The least of both, what rounds to the largest, and what is beyond it, without infinities the largest too.
+  const std::vector<double> numbers = {1.0, -0x1p-9, 464.0, 465.0, -HUGE_VAL};
+  Array e4m3({DType::kF8E4M3, {5}});
+  for (size_t i = 0; i < numbers.size(); ++i) e4m3.set(static_cast<int64_t>(i), numbers[i]);
+  EXPECT_EQ(to_bytes(e4m3), (std::vector<uint8_t>{0x38, 0x81, 0x7E, 0x7E, 0xFE}));
+  const std::vector<double> wide = {1.0, -0x1p-16, 61439.0, 61440.0, -HUGE_VAL};
+  Array e5m2({DType::kF8E5M2, {5}});
+  for (size_t i = 0; i < wide.size(); ++i) e5m2.set(static_cast<int64_t>(i), wide[i]);
+  EXPECT_EQ(to_bytes(e5m2), (std::vector<uint8_t>{0x3C, 0x81, 0x7B, 0x7C, 0xFC}));
 }
 
 TEST(Array, EveryDtypeRoundTripsThroughBytes) {
   for (DType dtype : {DType::kBool, DType::kU8, DType::kI8, DType::kI16, DType::kI32, DType::kI64, DType::kF16,
-                      DType::kBF16, DType::kF32, DType::kF64}) {
+                      DType::kBF16, DType::kF32, DType::kF64, DType::kF8E4M3, DType::kF8E5M2}) {
     Array array({dtype, {7}});
     for (int64_t i = 0; i < 7; ++i)
       array.set(i, is_floating(dtype) ? static_cast<double>(i) * 0.375 - 1 : double(i % 2));

@@ -58,6 +58,7 @@ TEST(Pass, TextInTextOut) {
       PassSettings settings = kSettings;
       settings.strategy.mesh = graph.mesh;
       settings.strategy.overlap_bytes = kOverlapBytes;
+      settings.fp8 = one.name.ends_with("rowwise") ? Fp8Recipe::kRowwise : Fp8Recipe::kTensorwise;
       graph = pass.run(std::move(graph), settings);
       verify_stage(graph, pass.out);
       EXPECT_EQ(to_text(dead_code(std::move(graph))), one.after);
@@ -246,6 +247,7 @@ void expect_same_meaning(const Graph& before, const Graph& after, uint64_t seed)
 TEST(Pass, KeepsTheMeaningOfRandomGraphs) {
   for (const Pass& pass : pass_table()) {
     if (pass.name == "recompute") continue;  // needs a backward pass: recompute_test.cpp
+    if (pass.name == "fp8") continue;        // computes something else, where it is asked to
     const bool needs_mesh = pass.name == "propagate_shardings" || pass.name == "partition" ||
                             pass.name == "merge_collectives" || pass.name == "split_collectives";
     if (needs_mesh) continue;                     // partition_test.cpp, split_collectives_test.cpp

@@ -113,6 +113,44 @@ TEST(TargetPlan, PackedDocumentsAreAttentionOfVariableLengthsWithoutAMask) {
   EXPECT_GT(attention_seconds(plan(512)), attention_seconds(plan(128)));
 }
 
+TEST(TargetPlan, AMatmulInFloat8TakesHalfTheTimeOfBf16AndItsCopies) {
+  const auto scaled = [](bool transpose_b) {
+    return str(
+        "input %0: f8e5m2[4096, 4096] = batch \"x\"\ninput %1: f8e4m3[4096, 4096] = batch \"y\"\n"
+        "input %2: f32[1, 1] = batch \"scales\"\n%3: bf16[4096, 4096] = scaled_matmul(%0, %1, %2, %2) {{dtype=bf16, "
+        "transpose_a=false, transpose_b={}}} | forward \"\"\nreturn %3\n",
+        transpose_b);
+  };
+  const double bf16 = seconds_of(product(4096, 4096, 4096, "bf16"));
+  EXPECT_NEAR(seconds_of(scaled(true)) / bf16, 0.5, 0.05);
+  EXPECT_NEAR(seconds_of(scaled(false)) - seconds_of(scaled(true)),
+              2.0 * 4096 * 4096 / named_target("h200").bytes_per_second, 1e-9);
+  EXPECT_EQ(gpu_schedule(scaled(true)).instructions.back().why, "cuBLASLt in float8");
+  EXPECT_GT(seconds_of(scaled(true), "a100"), seconds_of(product(4096, 4096, 4096, "f32"), "a100"))
+      << "a card without float8 decodes its operands";
+}
+
+// A layer of bf16 with its gradients, and what scales its operands.
+TEST(TargetPlan, ALayerInFloat8IsFasterWhereItIsLarge) {
+  const std::string layer =
+      "input %0: bf16[8192, 4096] = batch \"x\"\ninput %1: bf16[8192, 4096] = parameter \"up.weight\"\n"
+      "input %2: bf16[8192, 8192] = batch \"gradient\"\n"
+      "%3: bf16[8192, 8192] = matmul(%0, %1) {transpose_a=false, transpose_b=true} | forward \"up\"\n"
+      "%4: bf16[8192, 4096] = matmul(%2, %1) {transpose_a=false, transpose_b=false} | backward \"up\"\n"
+      "%5: bf16[8192, 4096] = matmul(%2, %0) {transpose_a=true, transpose_b=false} | backward \"up\"\n"
+      "return %3\nreturn %4\nreturn %5\n";
+  for (const Fp8Recipe recipe : {Fp8Recipe::kTensorwise, Fp8Recipe::kRowwise}) {
+    PlanGraphOptions options;
+    options.target = named_target("h100");
+    options.passes.settings.fp8 = recipe;
+    const Schedule schedule = plan_graph(parse_graph("stepc.graph 1\n" + layer), nullptr, options).plan.schedule;
+    EXPECT_EQ(std::ranges::count(schedule.instructions, "scaled_matmul", &Instruction::op), 3) << name_of(recipe);
+    const double speedup = seconds_of(layer, "h100") / simulate(schedule, options.target).seconds;
+    EXPECT_GT(speedup, 1.2) << name_of(recipe);
+    EXPECT_LT(speedup, 2.0) << name_of(recipe);
+  }
+}
+
 TEST(TargetPlan, AttentionAndLossOfGpusCountTheirScratch) {
   const Schedule attention = gpu_schedule(
       "input %0: bf16[2, 4, 64, 16] = batch \"q\"\ninput %1: bf16[2, 2, 64, 16] = batch \"k\"\n"

@@ -1,11 +1,16 @@
 #include "runtime/aten_ops/aten_ops.h"
 
+#include <bit>
+#include <cmath>
+#include <random>
+
 #include <gtest/gtest.h>
 
 #include <ATen/Functions.h>
 
 #include "aten/constants.h"
 #include "interp/evaluate.h"
+#include "ops/f8_bits.h"
 #include "tests/ops/op_examples.h"
 #include "tests/runtime/arrays.h"
 
@@ -51,6 +56,29 @@ TEST_P(AtenOps, AgreeWithTheInterpreter) {
 }
 INSTANTIATE_TEST_SUITE_P(Strides, AtenOps, testing::Bool(),
                          [](const auto& info) { return std::string(info.param ? "gaps" : "dense"); });
+
+// Over every bf16, ties of both types and their neighbours, and random numbers: the same bytes but for the sign of NaN.
+// Before torch 2.15 what e4m3 does not hold became NaN.
+TEST(AtenOpsTable, CastsToFloat8AreTorchs) {
+  std::vector<float> numbers;
+  for (uint32_t upper = 0; upper < 0x10000; ++upper)
+    for (uint32_t lower : {0x0U, 0x1U, 0xFFFFU}) numbers.push_back(std::bit_cast<float>((upper << 16) | lower));
+  std::mt19937 random(5);
+  for (int i = 0; i < 200000; ++i) numbers.push_back(std::bit_cast<float>(static_cast<uint32_t>(random())));
+  const at::Tensor all = at::tensor(numbers);
+  const bool saturates = !at::isnan(at::tensor(1e9F).to(at::kFloat8_e4m3fn).to(at::kFloat)).item<bool>();
+  for (const DType dtype : {DType::kF8E4M3, DType::kF8E5M2}) {
+    const at::Tensor bytes = all.to(scalar_type_of(dtype)).view(at::kByte);
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      const uint8_t wanted = bytes.const_data_ptr<uint8_t>()[i];
+      const double value = rounded(static_cast<double>(numbers[i]), dtype);
+      if (!saturates && dtype == DType::kF8E4M3 && std::abs(numbers[i]) > 464) continue;
+      ASSERT_EQ(f8_bits(value, dtype) & (std::isnan(value) ? 0x7F : 0xFF), wanted & (std::isnan(value) ? 0x7F : 0xFF))
+          << numbers[i] << " to " << name_of(dtype);
+      if (!std::isnan(value)) ASSERT_EQ(f8_value(wanted, dtype), value) << int{wanted};
+    }
+  }
+}
 
 TEST(AtenOpsTable, AttentionsGradientIsTheInterpreters) {
   const OpDef& forward = op_def("attention");

@@ -152,7 +152,10 @@ PlannedGraph plan_fast(const Trace& trace, KernelSources& kernels, const Compile
   }
   how.budget = options.budget;
   how.passes.settings.strategy = options.strategy;
-  if (options.function != nullptr) how.passes.without = done_to_functions();
+  if (options.function == nullptr)
+    how.passes.settings.fp8 = options.fp8;
+  else
+    how.passes.without = done_to_functions();
   how.schedule = [&](const Graph& graph, const GraphScheduleOptions& one) {
     return schedule_measured(graph, kernels, one);
   };
@@ -216,6 +219,7 @@ Compiled compile_plain(const Trace& trace, KernelSources& kernels, const Compile
   };
   RunOptions passes;
   passes.settings.strategy = options.strategy;
+  if (options.function == nullptr) passes.settings.fp8 = options.fp8;
   const auto leave_out = [&](std::vector<std::string> names) {
     passes.without = std::move(names);
     if (options.function != nullptr)

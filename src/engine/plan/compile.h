@@ -18,7 +18,8 @@ namespace stepc {
 struct CompileOptions {
   Target target = {};  // its threads: the intra-op threads of the recording; its features: those of the kernels
   MemoryBudget budget = {};
-  Strategy strategy = {};  // fast mode: of one rank's step in its mesh; no mesh: of one device
+  Strategy strategy = {};             // fast mode: of one rank's step in its mesh; no mesh: of one device
+  std::optional<Fp8Recipe> fp8 = {};  // fast mode: linear layers multiply in float8
   // Planned instead of the trace, which is then ignored: a function cut out of one rank's step (passes/stages). Must
   // outlive everything that is made from it.
   const Graph* function = nullptr;

@@ -57,6 +57,7 @@ bool Plan::has_narrow() const {
 CompileOptions Plan::compile_options() const {
   CompileOptions options{options_.known.target, options_.budget};
   options.target.threads = options_.threads;
+  options.fp8 = options_.fp8;
   return options;
 }
 

@@ -36,6 +36,7 @@ struct PlanOptions {
   // The recordings agreed call by call: the program's host code runs beside every replay (engine/plan/traced_step.h).
   bool is_traced = false;
   KnownTarget known = {};  // for weighing a budget "auto"; other plans ignore it
+  std::optional<Fp8Recipe> fp8 = {};
 };
 
 // The number that the program reads at the pause of a traced step's run.
@@ -173,6 +174,8 @@ class Plan {
   // With budget "auto": what was weighed, and with which Target.
   const std::optional<AutoBudget>& weighed() const { return weighed_; }
   const KnownTarget& known() const { return options_.known; }
+  // It multiplies in float8, as eager does not: only the plain Graph shows whether it is right.
+  bool has_fp8() const { return graph() != nullptr && options_.fp8.has_value(); }
   double execute_seconds() const { return execute_seconds_; }
   // Events that were replayed without their host code.
   int64_t known_updates() const { return known_updates_; }

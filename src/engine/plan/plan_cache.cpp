@@ -430,6 +430,7 @@ bool PlanCache::may_follow(const std::string& signature, const Plan& plan) {
 
 bool PlanCache::eager_fits(const Plan& plan) const {
   const MemoryBudget& budget = config_.memory_budget;
+  if (plan.has_fp8()) return false;
   if (budget.kind != MemoryBudget::Kind::kBytes || plan.graph() == nullptr) return true;
   const Schedule& schedule = plan.schedule();
   return stats_.eager_peak_bytes <= schedule.peak_bytes() ||

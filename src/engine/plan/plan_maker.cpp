@@ -43,8 +43,8 @@ void PlanMaker::announce(Plan& plan, const std::vector<at::Tensor>& tensors) {
 
 PlanOptions PlanMaker::options_for(PlanForm form) {
   KernelSources* const from = config_.mode == Mode::kFast && !form.is_exact ? kernels() : nullptr;
-  return {at::get_num_threads(), config_.device_graphs,     from, config_.memory_budget, Capture::kRun,
-          form.is_traced,        target_to_weigh_with(from)};
+  return {at::get_num_threads(), config_.device_graphs,      from,       config_.memory_budget, Capture::kRun,
+          form.is_traced,        target_to_weigh_with(from), config_.fp8};
 }
 
 // Measured rates count for what runs only where that was asked for.
@@ -105,6 +105,13 @@ void PlanMaker::warn_of(const Plan& plan) {
   if (!plan.unordered().empty())
     log().info("replays are compared with eager within rounding: {} gives different bits in every run on {}",
                plan.unordered(), plan.trace().device);
+  if (config_.fp8 && !told_of_fp8_) {
+    told_of_fp8_ = true;
+    if (plan.has_fp8())
+      log().info("this CPU has no float8: its numbers are emulated, at the cost of f32 matmuls");
+    else
+      log().warn("precision is \"fp8\", and recorded calls multiply as the step does");
+  }
   if (plan.graph() == nullptr) return;
   const std::vector<std::string>& one_by_one = plan.graph()->one_by_one;
   if (!one_by_one.empty())

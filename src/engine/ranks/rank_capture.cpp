@@ -140,6 +140,7 @@ void RankStep::add_plan(VirtualPlan captured, const StepInput& input) {
   if (is_open_) choose(captured.trace, input, options.target);
   options.budget = budget_;
   options.strategy = strategy_;
+  options.fp8 = config_.fp8;
   RankPlan plan;
   plan.is_path = captured.is_path;
   if (pipeline_ != Pipeline()) {

@@ -116,7 +116,7 @@ Graph rank_graph_of(const VirtualPlan& captured, KernelSources& kernels, Compile
     strategy.context = strategy.mesh.find("cp") ? plan_fast(captured.trace, kernels, whole).context : Context::kGather;
   }
   verify(captured.trace);
-  Graph graph = rank_graph(functionalise(captured.trace), strategy);
+  Graph graph = rank_graph(functionalise(captured.trace), strategy, options.fp8);
   keep_parameters(strategy, graph);
   return graph;
 }

@@ -119,7 +119,7 @@ DryVerification verify_dry(Plan& plan, Program& program, const std::vector<at::T
   for (const at::Tensor& tensor : plan.changed(tensors))
     if (tensor.defined()) copies += tensor.nbytes();
   v.eager_bytes = plan.eager_peak_bytes + copies;
-  v.with_eager = v.difference.empty() && !draws(plan.schedule()) &&
+  v.with_eager = v.difference.empty() && !plan.has_fp8() && !draws(plan.schedule()) &&
                  (v.eager_bytes <= planned || (has_budget && v.eager_bytes + program_bytes <= budget.bytes));
   if (!v.with_eager) return v;
   v.with = "eager";

@@ -384,11 +384,8 @@ class Lowering {
 };
 
 void check_types(const Graph& group) {
-  const auto has_loops = [](DType dtype) {
-    return !is_complex(dtype) && dtype != DType::kF8E4M3 && dtype != DType::kF8E5M2;
-  };
   for (const GraphTensor& tensor : group.tensors)
-    if (!has_loops(tensor.type.dtype)) throw NoLoops(str("{} has no loops", name_of(tensor.type.dtype)));
+    if (is_complex(tensor.type.dtype)) throw NoLoops(str("{} has no loops", name_of(tensor.type.dtype)));
   for (const Node& node : group.nodes) {
     if (node.aten) throw NoLoops(str("{} is an ATen call", node.op));
     if (op_def(node.op).has(Trait::kComposite)) throw NoLoops(str("{} is a composite", node.op));

@@ -297,7 +297,7 @@ PhaseWriter::Value PhaseWriter::convert(Value value, ValueType to) {
 PhaseWriter::Value PhaseWriter::round_to(Value value, DType dtype) {
   const ValueType to = value_type_of(dtype);
   const bool is_narrow =
-      dtype == DType::kBF16 || dtype == DType::kF16 || (to == ValueType::kI64 && dtype != DType::kI64);
+      (to == ValueType::kF32 && dtype != DType::kF32) || (to == ValueType::kI64 && dtype != DType::kI64);
   if (!is_narrow) return convert(value, to);
   // Two roundings, the second to fewer digits, would not be one: f64 goes to the narrow type at once.
   if (to == ValueType::kF32 && type(value) != ValueType::kF64)

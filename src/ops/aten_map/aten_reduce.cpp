@@ -166,6 +166,26 @@ Ids dot(M& m) {
   return {m.b.reshape(matmul(m, m.b.reshape(m.tensor(0), {1, n}), m.b.reshape(m.tensor(1), {n, 1})), {})};
 }
 // beta x + alpha a b
+// (a, b, scale of a, scale of b, bias, scale of the result, dtype, fast accumulation)
+Ids scaled_mm(M& m) {
+  if (m.has(5)) M::unmapped("a scale of the result");
+  const DType dtype = m.result(0).dtype;
+  if (is_float8(dtype)) M::unmapped("a float8 result");
+  const auto scales = [&](size_t i, size_t dim) {
+    const TensorId x = m.tensor(i);
+    const Shape shape = m.b.shape(x);
+    if (element_count(shape) == 1) return m.b.reshape(x, {1, 1});
+    Shape wanted = {1, 1};
+    wanted[dim] = m.result(0).shape[dim];
+    if (shape != wanted || m.b.dtype(x) != DType::kF32) M::unmapped("scales of blocks");
+    return x;
+  };
+  const bool has_bias = m.has(4);
+  const TensorId product = m.b.add("scaled_matmul", {m.tensor(0), m.tensor(1), scales(2, 0), scales(3, 1)},
+                                   {{"dtype", has_bias ? DType::kF32 : dtype}});
+  if (!has_bias) return {product};
+  return {m.b.cast(m.b.add("add", {product, m.tensor(4, DType::kF32)}), dtype)};
+}
 Ids addmm(M& m) {
   const DType dtype = m.result(0).dtype;
   TensorId product = matmul(m, m.tensor(1), m.tensor(2));
@@ -208,6 +228,7 @@ std::vector<AtenRow> aten_reduce_rows() {
       {"bmm", mm},
       {"mv", mv},
       {"dot", dot},
+      {"_scaled_mm", scaled_mm},
       {"addmm", addmm},
       {"baddbmm", addmm},
   };

@@ -1,4 +1,5 @@
 #include "base/check.h"
+#include "ops/graph_builder.h"
 #include "ops/rows/families.h"
 #include "ops/rules/shape_rules.h"
 
@@ -58,6 +59,49 @@ ShardingRule shard_matmul(const OpCall& call, const std::vector<TensorType>& res
   return rule;
 }
 
+// Scales of a scaled matmul: one number, or one for each row of the left operand or column of the right one.
+void check_scales(const TensorType& scales, size_t dim, int64_t count) {
+  INTERNAL_CHECK_EQ(name_of(scales.dtype), "f32", "scales");
+  INTERNAL_CHECK(
+      scales.shape.size() == 2 && scales.shape[1 - dim] == 1 && (scales.shape[dim] == 1 || scales.shape[dim] == count),
+      "scales of {} for {} rows or columns", to_text(scales), count);
+}
+
+std::vector<TensorType> infer_scaled_matmul(const OpCall& call) {
+  for (size_t i = 0; i < 2; ++i)
+    INTERNAL_CHECK(is_float8(call.in(i).dtype), "a scaled matmul of {}", name_of(call.in(i).dtype));
+  const MatmulSizes s = sizes_of(call);
+  INTERNAL_CHECK_EQ(s.rank, 2U, "dimensions of a scaled matmul");
+  check_scales(call.in(2), 0, s.m);
+  check_scales(call.in(3), 1, s.n);
+  return {typed(call.attrs.get<DType>("dtype"), {s.m, s.n})};
+}
+
+ShardingRule shard_scaled_matmul(const OpCall& call, const std::vector<TensorType>& results) {
+  const MatmulSizes s = sizes_of(call);
+  ShardingRule rule = ShardingRule::whole(call.inputs, results);
+  const int m = rule.add(s.m);
+  rule.on_operand(m, 0, s.a_m);
+  rule.on_result(m, 0, 0);
+  if (call.in(2).shape[0] == s.m) rule.on_operand(m, 2, 0);
+  const int n = rule.add(s.n);
+  rule.on_operand(n, 1, s.b_n);
+  rule.on_result(n, 0, 1);
+  if (call.in(3).shape[1] == s.n) rule.on_operand(n, 3, 1);
+  const int k = rule.add(s.k, Factor::Kind::kSum);
+  rule.on_operand(k, 0, s.a_k);
+  rule.on_operand(k, 1, s.b_k);
+  return rule;
+}
+
+std::vector<TensorId> decompose_scaled_matmul(GraphBuilder& b, const std::vector<TensorId>& in, const Attrs& attrs) {
+  const TensorId product =
+      b.add("matmul", {b.cast(in[0], DType::kF32), b.cast(in[1], DType::kF32)},
+            {{"transpose_a", attrs.get<bool>("transpose_a")}, {"transpose_b", attrs.get<bool>("transpose_b")}});
+  const TensorId scaled = b.add("mul", {b.add("mul", {product, in[2]}), in[3]});
+  return {b.cast(scaled, attrs.get<DType>("dtype"))};
+}
+
 double flops_matmul(const OpCall& call, const std::vector<TensorType>& results) {
   return 2 * count_of(results[0]) * static_cast<double>(sizes_of(call).k);
 }
@@ -81,7 +125,25 @@ OpFamily matmul_ops() {
             nullptr,
             nullptr,
             {},
-            OwnKernel::kMatmul}}};
+            OwnKernel::kMatmul},
+           {"scaled_matmul",
+            "(a, b, scales of a's rows (m or 1, 1), scales of b's columns (1, n or 1)): of float8 matrices the f32 "
+            "product of their values, times the scales, as `dtype`",
+            4,
+            4,
+            1,
+            {{"transpose_a", AttrKind::kBool, AttrValue(false)},
+             {"transpose_b", AttrKind::kBool, AttrValue(false)},
+             {"dtype", AttrKind::kDType, {}}},
+            Trait::kComposite | Trait::kContraction,
+            infer_scaled_matmul,
+            shard_scaled_matmul,
+            flops_matmul,
+            nullptr,
+            decompose_scaled_matmul,
+            nullptr,
+            {},
+            OwnKernel::kScaledMatmul}}};
 }
 
 }  // namespace stepc

@@ -33,8 +33,12 @@ const std::vector<NodeId>& Chains::users_of(TensorId tensor) const {
 }
 
 std::optional<size_t> Chains::parameter_of(TensorId tensor) const {
+  const bool is_scaled = is_float8(graph_.type(tensor).dtype);  // and bounded, by numbers of its own (passes/fp8.h)
+  const auto keeps_shape = [&](const Node& node) {
+    return has(node, Trait::kElementwise) && graph_.shape(node.inputs[0]) == graph_.shape(node.outputs[0]);
+  };
   while (const Node* node = graph_.producer(tensor)) {
-    if (!is_same_tensor(*node)) return std::nullopt;
+    if (!is_same_tensor(*node) && !(is_scaled && keeps_shape(*node))) return std::nullopt;
     tensor = node->inputs[0];
   }
   const size_t input = graph_.tensors[tensor.index()].place;

@@ -22,7 +22,7 @@ class Chains {
   // `graph` must outlive this object.
   explicit Chains(const Graph& graph);
 
-  // The graph input of the parameter from which casts and views make the tensor.
+  // The graph input of the parameter from which casts and views, to float8 also scaling, make the tensor.
   [[nodiscard]] std::optional<size_t> parameter_of(TensorId tensor) const;
   // The sharding of that parameter along `axis` if the tensor has the sharding `used`; nullopt if there is no parameter
   // or no such sharding.

@@ -46,8 +46,6 @@ std::optional<AttrValue> folded(const OpDef& op, const Attrs& attrs, const std::
   return wrapped(value, dtype);
 }
 
-bool is_interpreted(DType dtype) { return !is_complex(dtype) && dtype != DType::kF8E4M3 && dtype != DType::kF8E5M2; }
-
 }  // namespace
 
 Graph fold_constants(Graph graph) {
@@ -65,8 +63,8 @@ Graph fold_constants(Graph graph) {
     std::optional<AttrValue> value;
     if (moved)
       value = *constants[0]->attrs.find("value");
-    else if (constant && op->body != nullptr && is_interpreted(type.dtype) &&
-             std::ranges::all_of(node.inputs, [&](TensorId id) { return is_interpreted(graph.type(id).dtype); }))
+    else if (constant && op->body != nullptr && !is_complex(type.dtype) &&
+             std::ranges::all_of(node.inputs, [&](TensorId id) { return !is_complex(graph.type(id).dtype); }))
       value = folded(*op, node.attrs, constants, type.dtype);
     if (!value) {
       r.keep(node);

@@ -63,6 +63,7 @@ Found known_condition(RuleInput& m) {
 bool holds(DType to, DType from) {
   if (to == from || from == DType::kBool) return true;
   if (is_floating(from)) {
+    if (is_float8(from)) return to == DType::kBF16 || to == DType::kF16 || to == DType::kF32 || to == DType::kF64;
     const bool narrow = from == DType::kBF16 || from == DType::kF16;
     return to == DType::kF64 ? is_floating(from) : to == DType::kF32 && narrow;
   }
@@ -176,9 +177,13 @@ Found matmul_of_transposed(RuleInput& m) {
   const Found a = behind_transpose(m, 0);
   const Found b = behind_transpose(m, 1);
   if (!a && !b) return std::nullopt;
-  return m.b.add("matmul", {a.value_or(m.in[0]), b.value_or(m.in[1])},
-                 {{"transpose_a", m.attrs.get<bool>("transpose_a") != a.has_value()},
-                  {"transpose_b", m.attrs.get<bool>("transpose_b") != b.has_value()}});
+  std::vector<TensorId> in = m.in;  // of a scaled one also its scales
+  in[0] = a.value_or(in[0]);
+  in[1] = b.value_or(in[1]);
+  Attrs attrs = m.attrs;
+  attrs.set("transpose_a", m.attrs.get<bool>("transpose_a") != a.has_value());
+  attrs.set("transpose_b", m.attrs.get<bool>("transpose_b") != b.has_value());
+  return m.b.add(m.op, std::move(in), std::move(attrs));
 }
 // (a b)' is b' a', where nothing else wants a b.
 Found transpose_of_matmul(RuleInput& m) {
@@ -215,6 +220,7 @@ Graph simplify(Graph graph) {
       {"max", reduced_units},
       {"min", reduced_units},
       {"matmul", matmul_of_transposed},
+      {"scaled_matmul", matmul_of_transposed},
       {"transpose", transpose_of_matmul},
   };
   return apply_rules(std::move(graph), kRules);

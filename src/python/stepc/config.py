@@ -6,7 +6,7 @@ import os
 from stepc import _C, ranks
 from stepc.shapes import Shapes
 
-PRECISIONS = (None, "bf16")
+PRECISIONS = (None, "bf16", "fp8")
 # What a field takes, for the error if it gets a value of another type.
 TEXTS = {
     "mode": 'one of "fast", "exact", "eager"',
@@ -15,6 +15,7 @@ TEXTS = {
     "pace": '"auto" or "off"',
     "verify": 'one of "first", "every:N", "always", "off"',
     "memory_budget": '"none", "auto" or a size such as "12GiB"',
+    "fp8_recipe": '"tensorwise" or "rowwise"',
     "batch": '"local" or "global"',
     "kernel_directory": "a path",
 }
@@ -39,7 +40,11 @@ class Config:
     pace: "auto" gives a plan up if its replays take longer than eager; "off" never does.
     verify: which replays are compared with eager: "first" (of every plan), "every:N", "always" or "off".
     precision: "bf16" runs the modules' forward passes under autocast, whatever the dtype of their parameters: inside the
-        step, or in calls of a loop's model that record gradients; None changes nothing.
+        step, or in calls of a loop's model that record gradients; "fp8" does so too, and linear layers of the plan
+        multiply in float8, but an output layer and sizes that 16 does not divide (a CPU emulates it); None changes
+        nothing.
+    fp8_recipe: how precision "fp8" scales. "tensorwise": each tensor by its largest element, gradients as e5m2;
+        "rowwise": each row or column that a product sums by its own, gradients as e4m3 too.
     memory_budget: what fast mode may hold at once, model and optimizer included. "12GiB" recomputes activations that do
         not fit in the backward pass; "auto" recomputes as long as that costs at most 8 % of the time, by the rates of
         calibrate(); "none" keeps all.
@@ -77,6 +82,7 @@ class Config:
     pace: str = "auto"
     verify: str = "first"
     precision: str | None = None
+    fp8_recipe: str = "tensorwise"
     memory_budget: str = "none"
     kernel_directory: str | os.PathLike | None = None
     shapes: Shapes | None = None
@@ -110,6 +116,6 @@ class Config:
             raise _C.UserError(f'shapes is {self.shapes!r}; it is a stepc.Shapes, such as '
                                'stepc.Shapes({"input_ids": (1, 0)}, sizes=[128, 256])')
         ranks.check(self)
-        _C.check_config(self)
         if self.precision not in PRECISIONS:
-            raise _C.UserError(f'precision is {self.precision!r}; it is "bf16" or None')
+            raise _C.UserError(f'precision is {self.precision!r}; it is "bf16", "fp8" or None')
+        _C.check_config(self)

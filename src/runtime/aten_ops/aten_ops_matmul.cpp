@@ -61,6 +61,16 @@ Tensors matmul(const Tensors& x, const Attrs& attrs, const Types&) {
   return {has_no_kernel_for(left) ? widened_matmul(left, right) : at::matmul(left, right)};
 }
 
+// A GPU's kernel takes both with the sums' dimension innermost; a CPU has none for all of these.
+Tensors scaled_matmul(const Tensors& x, const Attrs& attrs, const Types& types) {
+  const Tensor left = attrs.get<bool>("transpose_a") ? x[0].mT() : x[0];
+  const Tensor right = attrs.get<bool>("transpose_b") ? x[1].mT() : x[1];
+  if (left.is_cuda())
+    return {at::_scaled_mm(left.contiguous(), right.mT().contiguous().mT(), x[2], x[3], {}, {},
+                           scalar_type_of(types[0].dtype))};
+  return {at::matmul(left.to(at::kFloat), right.to(at::kFloat)).mul_(x[2]).mul_(x[3])};
+}
+
 // ---- index
 
 int64_t dim_of(const Attrs& attrs) { return attrs.get<int64_t>("dim"); }
@@ -182,10 +192,7 @@ Tensor mm_in_blocks(const Tensor& left, const Tensor& right) {
 
 const AtenOps& matmul_aten_ops() {
   static const AtenOps kOps = {
-      {"matmul", matmul},
-      {"gather", gather},
-      {"take", take},
-      {"sort", sort},
+      {"matmul", matmul}, {"scaled_matmul", scaled_matmul}, {"gather", gather}, {"take", take}, {"sort", sort},
   };
   return kOps;
 }

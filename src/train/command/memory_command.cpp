@@ -92,10 +92,10 @@ struct TargetPart {
   Graph graph;
 };
 // The functions of a step on one device that takes micro-batches.
-std::vector<TargetPart> parts_on(const Trace& step, int64_t micro_batches) {
+std::vector<TargetPart> parts_on(const Trace& step, int64_t micro_batches, const std::optional<Fp8Recipe>& fp8) {
   Strategy strategy;
   strategy.mesh = make_mesh({{std::string(kMicroBatchAxis), micro_batches}});
-  BatchCut cut = cut_batch(rank_graph(functionalise(step), strategy));
+  BatchCut cut = cut_batch(rank_graph(functionalise(step), strategy, fp8));
   std::vector<TargetPart> parts;
   for (BatchCut::Round& round : cut.rounds) {
     const bool is_last = &round == &cut.rounds.back();
@@ -126,7 +126,7 @@ int run_memory_on(const Target& target, const RunConfig& config, const ModelDire
     of_most = plan.memory;
   };
   if (is_cut(config)) {
-    const std::vector<TargetPart> parts = parts_on(step, config.train.micro_batches);
+    const std::vector<TargetPart> parts = parts_on(step, config.train.micro_batches, config.train.fp8());
     StepState held;
     for (const TargetPart& part : parts) held.merge(state_of(part.graph));
     for (const TargetPart& part : parts) {
@@ -137,7 +137,7 @@ int run_memory_on(const Target& target, const RunConfig& config, const ModelDire
       count(plan, part.times, others);
     }
   } else {
-    count(plan_for_target(step, target, false, budget, document_tokens(corpus)), 1, 0);
+    count(plan_for_target(step, target, false, budget, document_tokens(corpus), config.train.fp8()), 1, 0);
   }
   std::fputs(to_text(of_most.value()).c_str(), stdout);
   std::printf("predicted time  %s a step\na step takes %s\n", time_text(seconds).c_str(),

@@ -217,6 +217,8 @@ void check_together(const std::string& path, const RunConfig& config) {
   USER_CHECK(config.optim.master_weights || config.model.compute == "bfloat16",
              "{}: optim.master_weights = false is for model.compute = \"bfloat16\", found \"{}\"", path,
              config.model.compute);
+  USER_CHECK(!config.train.fp8() || config.train.mode == "fast",
+             "{}: train.precision = \"fp8\" is for train.mode = \"fast\", found \"{}\"", path, config.train.mode);
   const bool evaluates = config.data.eval_fraction > 0 || !config.data.eval.empty();
   USER_CHECK(evaluates || (!config.output.keep_best && config.output.eval_every == 0),
              "{}: data.eval_fraction = 0 holds nothing out, which {} needs; give data.eval or a fraction above 0", path,

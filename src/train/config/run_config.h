@@ -4,11 +4,13 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "comm/launch.h"
+#include "passes/fp8.h"
 #include "passes/partition/strategy.h"
 
 namespace stepc::train {
@@ -48,8 +50,15 @@ struct RunConfig {
     int64_t threads = 0;
     std::string device = "auto";
     std::string mode = "fast";
+    std::string precision = "model";
+    std::string fp8_recipe = "tensorwise";
     std::string capture = "virtual";
     std::string verify = "first";
+
+    // Of linear layers; none: they multiply as the model does.
+    [[nodiscard]] std::optional<Fp8Recipe> fp8() const {
+      return precision == "fp8" ? fp8_recipe_from_name(fp8_recipe) : std::nullopt;
+    }
   } train;
   struct Memory {
     std::string budget = "none";

@@ -102,6 +102,16 @@ const std::vector<Key>& run_config_keys() {
       {"train.mode", at(&R::train, &R::Train::mode), one_of({"fast", "exact", "eager"}),
        "fast: captured and run as one fused graph; exact: its recorded kernels replayed, bit-equal to eager; eager: op "
        "by op"},
+      {"train.precision",
+       at(&R::train, &R::Train::precision),
+       one_of({"model", "fp8"}),
+       "of fast mode's matmuls. model: model.compute; fp8: linear layers multiply in float8, but an output layer and "
+       "sizes that 16 does not divide. GPUs from Ada on have it, a CPU emulates its numbers",
+       {},
+       {"enable_float8_linear", "fp8"}},
+      {"train.fp8_recipe", at(&R::train, &R::Train::fp8_recipe), one_of({"tensorwise", "rowwise"}),
+       "how precision fp8 scales, by the largest element. tensorwise: a number for each tensor, gradients as e5m2; "
+       "rowwise: one for each row or column that a product sums, gradients as e4m3 too"},
       {"train.capture", at(&R::train, &R::Train::capture), one_of({"run", "virtual"}),
        "fast mode's step. run: recorded while it runs, then planned; virtual: planned before anything is loaded or "
        "run, "

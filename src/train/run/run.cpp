@@ -72,6 +72,8 @@ Run::Run(RunConfig config, const Launch& launch, std::shared_ptr<Ranks> ranks, O
   at::manual_seed(static_cast<uint64_t>(config_.train.seed));
   for (const std::string& line : without_effect(config_)) log().warn(line);
   if (const auto line = device_.is_cpu() ? slow_float16_here(config_) : std::nullopt) log().warn(*line);
+  if (config_.train.fp8() && device_.is_cpu())
+    progress_.note("float8 is emulated on a CPU: its numbers, at the cost of matmuls in float32");
   if (const std::string line = unused_gpu(device_, first_gpu()); !line.empty()) progress_.note(line);
   progress_.note(start_table(config_, learner_->directory().config, corpus_, numbers_));
   plan_step(left == nullptr ? 0 : left->kept.bytes());

@@ -83,6 +83,7 @@ CompileOptions RankLearner::compile_options() const {
   options.target = machine_.known.target;
   options.budget = parse_memory_budget(config_.memory.budget);
   options.strategy = strategy_;
+  options.fp8 = config_.train.fp8();
   return options;
 }
 

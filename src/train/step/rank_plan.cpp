@@ -45,6 +45,7 @@ class StagePlanner {
     options_.target = known_.target;
     options_.budget = parse_memory_budget(config.memory.budget);
     options_.strategy = strategy;
+    options_.fp8 = config.train.fp8();
     options_.strategy.mesh = without_stages(strategy.mesh);
   }
 

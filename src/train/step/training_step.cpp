@@ -12,6 +12,7 @@ Config engine_config(const RunConfig& config, Mode mode, Capture capture) {
   engine.mode = mode;
   engine.capture = capture;
   engine.verify = parse_verify(config.train.verify);
+  engine.fp8 = config.train.fp8();
   engine.memory_budget = parse_memory_budget(config.memory.budget);
   engine.kernel_directory = kernel_directory();
   engine.max_plans = std::max(engine.max_plans, static_cast<int>(config.data.buckets.size()));
