@@ -56,6 +56,7 @@ Config config_of(const py::object& chosen) {
   config.kernel_directory = text("kernel_directory");
   config.op_rules = given_op_rules();
   config.device_graphs = chosen.attr("device_graphs").cast<bool>();
+  config.device_kernels = chosen.attr("device_kernels").cast<bool>();
   config.max_plans = chosen.attr("max_plans").cast<int>();
   config.max_recordings = chosen.attr("max_recordings").cast<int>();
   return config;

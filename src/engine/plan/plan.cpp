@@ -62,6 +62,10 @@ CompileOptions Plan::compile_options() const {
 }
 
 void Plan::compile_graph() {
+  if (trace_.device.starts_with("cuda") && !options_.device_kernels) {
+    why_exact_ = "stepc's own kernels have not run in steps on a GPU yet (device_kernels = true tries them)";
+    return;
+  }
   try {
     Compiled compiled = compile_fast(trace_, *options_.kernels, compile_options(), nullptr, options_.device_graphs);
     weighed_ = compiled.weighed;

@@ -29,7 +29,8 @@ struct PlanOptions {
   // With kernels the step runs as a Graph, in fast mode, unless why_exact() gives a reason against that. None: the step
   // runs as the recorded calls.
   KernelSources* kernels = nullptr;
-  MemoryBudget budget = {};
+  MemoryBudget budget = {  bool device_kernels = false;  // of Config
+};
   // A virtually captured step has no recorded allocations, so its calls cannot be replayed as recorded calls: it runs
   // as a Graph or not at all.
   Capture capture = Capture::kRun;

@@ -20,7 +20,7 @@ TEXTS = {
     "kernel_directory": "a path",
 }
 WHOLE_NUMBERS = ("micro_batches", "max_plans", "max_recordings")
-FLAGS = ("device_graphs",)
+FLAGS = ("device_graphs", "device_kernels")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +72,8 @@ class Config:
         they did last, for `stepc blame`; by default the directory of save(). `check_every`: the number of training calls
         between comparisons of what several ranks hold alike; they also compare before every save().
     device_graphs: on a device, calls that need nothing from the host become one launch (docs/gpu.md).
+    device_kernels: on CUDA, fast mode runs stepc's own kernels, which have never run in steps on a GPU; without it the
+        recorded calls (docs/gpu.md).
     max_plans: signatures (shapes, flags, settings) whose plans are kept, and plans of one signature.
     max_recordings: recordings of one signature without a plan, before it stays eager.
     """
@@ -94,6 +96,7 @@ class Config:
     shard: dict[str, dict[int, str]] | None = None
     elastic: dict[str, float | int | str | os.PathLike] | None = None
     device_graphs: bool = True
+    device_kernels: bool = False
     max_plans: int = 8
     max_recordings: int = 6
 

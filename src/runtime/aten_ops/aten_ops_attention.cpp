@@ -24,10 +24,8 @@ Tensor sum_heads(const Tensor& x, int64_t heads) {
   if (x.size(1) == heads) return x;
   return x.reshape({x.size(0), heads, x.size(1) / heads, x.size(2), x.size(3)}).sum(2);
 }
-// The mask; or of documents in its place (ops/attention_operands.h), whether a query sees a key: (batch, 1, queries,
-// keys).
-Tensor mask_or_seen(const Tensors& x, size_t place) {
-  if (x.size() == place + 1) return x[place];
+// Of documents in the place of a mask (ops/attention_operands.h): whether a query sees a key, (batch, 1, queries, keys).
+Tensor seen_of_documents(const Tensors& x, size_t place) {
   const auto of_queries = [&](size_t i) { return x[place + i].unsqueeze(1).unsqueeze(3); };  // documents, places
   const auto of_keys = [&](size_t i) { return x[place + i].unsqueeze(1).unsqueeze(2); };
   const Tensor seen = of_queries(0).eq(of_keys(1));
@@ -36,30 +34,67 @@ Tensor mask_or_seen(const Tensors& x, size_t place) {
 std::optional<Tensor> mask_at(const Tensors& x, size_t place, at::ScalarType type) {
   if (x.size() <= place) return std::nullopt;
   if (x.size() == place + 1) return dense_heads(x[place].to(type));
-  const Tensor seen = mask_or_seen(x, place);
+  const Tensor seen = seen_of_documents(x, place);
   return at::zeros_like(seen, seen.options().dtype(type)).masked_fill_(seen.logical_not(), -INFINITY);
 }
 
-// ---- on CUDA, where PyTorch's own choice is one of several kernels: flash attention for narrow types without a mask,
-// else the memory-efficient one, whose sums of exponentials have room for whole blocks of queries
+// ---- on CUDA: flash attention for narrow types without a mask, else the memory-efficient kernel, whose sums of
+// exponentials have room for whole blocks of queries; as matmuls where neither takes the operands
+
+enum class OnCuda : uint8_t { kFlash, kEfficient, kMatmuls };
+
+OnCuda kernel_for(const Tensor& q, const Tensor& k, const Tensor& v, bool has_mask, bool causal) {
+  constexpr int64_t kWidths = 8, kWidest = 256;
+  const at::ScalarType type = q.scalar_type();
+  const bool is_narrow = type == at::kBFloat16 || type == at::kHalf;
+  const bool fits = q.size(3) % kWidths == 0 && v.size(3) % kWidths == 0;
+  if (!fits || !(is_narrow || type == at::kFloat)) return OnCuda::kMatmuls;
+  const bool is_square = q.size(2) == k.size(2) || !causal;  // flash attention counts from the last key
+  const bool is_flash = is_narrow && !has_mask && is_square && q.size(3) == v.size(3) && q.size(3) <= kWidest;
+  return is_flash ? OnCuda::kFlash : OnCuda::kEfficient;
+}
 
 constexpr int64_t kQueriesOfBlock = 32;
 
-bool is_for_flash(const Tensors& x, size_t mask) {
-  const at::ScalarType type = x[0].scalar_type();
-  return x.size() <= mask && (type == at::kBFloat16 || type == at::kHalf);
-}
 // What it adds to the scores: (batch, heads, queries, keys), the keys at places that are multiples of 16 bytes.
 std::optional<Tensor> bias_at(const Tensors& x, size_t place, const Tensor& q, const Tensor& k) {
   if (x.size() <= place) return std::nullopt;
   constexpr int64_t kApart = 16;
-  const Tensor mask = mask_or_seen(x, place);
-  Tensor bias = mask.to(q.scalar_type());
-  if (mask.scalar_type() == at::kBool)
-    bias = at::where(mask, at::zeros({}, bias.options()), at::full({}, -INFINITY, bias.options()));
-  bias = bias.expand({q.size(0), q.size(1), q.size(2), k.size(2)});
+  const Tensor bias = mask_at(x, place, q.scalar_type())->expand({q.size(0), q.size(1), q.size(2), k.size(2)});
   const int64_t missing = (kApart - k.size(2) % kApart) % kApart;
   return at::constant_pad_nd(bias, {0, missing}, 0).narrow(-1, 0, k.size(2));
+}
+
+// What keys count for a query: the exponentials of its scores, over their sum.
+Tensor scores_of(const Tensor& q, const Tensor& k, const std::optional<Tensor>& bias, bool causal, double scale) {
+  const at::ScalarType wide = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  Tensor scores = at::matmul(q.to(wide), k.to(wide).mT()) * scale;
+  if (bias) scores = scores + bias->to(wide);
+  if (!causal) return scores;
+  const Tensor later = at::ones({q.size(2), k.size(2)}, q.options().dtype(at::kBool)).triu(1);
+  return scores.masked_fill(later, -INFINITY);
+}
+Tensor weights_of(const Tensor& scores, const Tensor& sums) {
+  const Tensor weights = at::exp(scores - sums.unsqueeze(-1));
+  return weights.masked_fill(sums.unsqueeze(-1) == -INFINITY, 0);  // a query that sees no key
+}
+Tensors attention_by_matmuls(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& bias,
+                             bool causal, double scale) {
+  const Tensor scores = scores_of(q, k, bias, causal, scale);
+  const Tensor sums = at::logsumexp(scores, {-1});
+  return {at::matmul(weights_of(scores, sums), v.to(scores.scalar_type())).to(q.scalar_type()), sums};
+}
+Tensors backward_by_matmuls(const Tensor& gradient, const Tensors& qkv, const Tensor& out, const Tensor& sums,
+                            const std::optional<Tensor>& bias, bool causal, double scale) {
+  const Tensor scores = scores_of(qkv[0], qkv[1], bias, causal, scale);
+  const at::ScalarType wide = scores.scalar_type();
+  const Tensor weights = weights_of(scores, sums), g = gradient.to(wide);
+  const Tensor of_weights = at::matmul(g, qkv[2].to(wide).mT()) - (g * out.to(wide)).sum(-1, /*keepdim=*/true);
+  const Tensor of_scores = weights * of_weights * scale;
+  Tensors made = {at::matmul(of_scores, qkv[1].to(wide)), at::matmul(of_scores.mT(), qkv[0].to(wide)),
+                  at::matmul(weights.mT(), g)};
+  for (size_t i = 0; i < made.size(); ++i) made[i] = made[i].to(qkv[i].scalar_type());
+  return made;
 }
 
 Tensors attention_on_cuda(const Tensors& x, const Attrs& attrs) {
@@ -67,7 +102,9 @@ Tensors attention_on_cuda(const Tensors& x, const Attrs& attrs) {
   const Tensor q = dense_heads(x[0]), k = repeat_heads(x[1], heads), v = repeat_heads(x[2], heads);
   const bool causal = attrs.get<bool>("causal");
   const double scale = attrs.get<double>("scale");
-  if (is_for_flash(x, 3)) {
+  const OnCuda kernel = kernel_for(q, k, v, x.size() > 3, causal);
+  if (kernel == OnCuda::kMatmuls) return attention_by_matmuls(q, k, v, bias_at(x, 3, q, k), causal, scale);
+  if (kernel == OnCuda::kFlash) {
     const auto made = at::_scaled_dot_product_flash_attention(q, k, v, 0.0, causal, false, scale);
     return {std::get<0>(made), std::get<1>(made)};
   }
@@ -85,7 +122,12 @@ Tensors attention_backward_on_cuda(const Tensors& x, const Attrs& attrs) {
     return Tensors{dq, sum_heads(dk, x[2].size(1)), sum_heads(dv, x[3].size(1))};
   };
   const Tensor none = at::empty({}, q.options().dtype(at::kLong));  // seed and offset of a dropout that there is not
-  if (is_for_flash(x, 6)) {
+  const OnCuda kernel = kernel_for(q, k, v, x.size() > 6, causal);
+  if (kernel == OnCuda::kMatmuls) {
+    const Tensors made = backward_by_matmuls(gradient, {q, k, v}, out, x[5], bias_at(x, 6, q, k), causal, scale);
+    return shared(made[0], made[1], made[2]);
+  }
+  if (kernel == OnCuda::kFlash) {
     const auto [dq, dk, dv] =
         at::_scaled_dot_product_flash_attention_backward(gradient, q, k, v, out, x[5].contiguous(), Tensor(), Tensor(),
                                                          q.size(2), k.size(2), 0.0, causal, none, none, scale);

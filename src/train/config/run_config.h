@@ -49,6 +49,7 @@ struct RunConfig {
     int64_t seed = 1;
     int64_t threads = 0;
     std::string device = "auto";
+    bool device_kernels = false;
     std::string mode = "fast";
     std::string precision = "model";
     std::string fp8_recipe = "tensorwise";

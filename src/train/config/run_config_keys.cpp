@@ -98,7 +98,9 @@ const std::vector<Key>& run_config_keys() {
        "CPU threads of a rank; 0: all cores, shared by the ranks of a machine"},
       {"train.device", at(&R::train, &R::Train::device), Allowed{},
        "where the step runs: cpu, cuda, cuda:1; auto is cuda on a kind of card on which docs/gpu.md has runs of "
-       "Graphs, else cpu"},
+       "stepc train, else cpu"},
+      {"train.device_kernels", at(&R::train, &R::Train::device_kernels), Allowed{},
+       "fast mode runs stepc's own kernels on CUDA, which have never run in steps on a GPU; false: its recorded calls"},
       {"train.mode", at(&R::train, &R::Train::mode), one_of({"fast", "exact", "eager"}),
        "fast: captured and run as one fused graph; exact: its recorded kernels replayed, bit-equal to eager; eager: op "
        "by op"},

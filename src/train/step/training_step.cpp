@@ -13,6 +13,7 @@ Config engine_config(const RunConfig& config, Mode mode, Capture capture) {
   engine.capture = capture;
   engine.verify = parse_verify(config.train.verify);
   engine.fp8 = config.train.fp8();
+  engine.device_kernels = config.train.device_kernels;
   engine.memory_budget = parse_memory_budget(config.memory.budget);
   engine.kernel_directory = kernel_directory();
   engine.max_plans = std::max(engine.max_plans, static_cast<int>(config.data.buckets.size()));
