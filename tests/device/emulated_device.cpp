@@ -414,9 +414,22 @@ void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::
   });
 }
 
+// A second device, which has memory and runs nothing.
+struct Second final : c10::Allocator {
+  c10::DataPtr allocate(size_t bytes) override {
+    c10::DataPtr memory = Memory::instance().allocate(bytes);
+    memory.unsafe_set_device(c10::Device(kKind, 1));
+    return memory;
+  }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    Memory::instance().copy_data(to, from, bytes);
+  }
+};
 at::Tensor empty(c10::SymIntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
-                 std::optional<at::Device>, std::optional<bool>, std::optional<at::MemoryFormat> format) {
-  return at::detail::empty_generic(C10_AS_INTARRAYREF_SLOW(sizes), c10::GetAllocator(kKind),
+                 std::optional<at::Device> device, std::optional<bool>, std::optional<at::MemoryFormat> format) {
+  static Second second;
+  c10::Allocator* const allocator = device && device->index() == 1 ? &second : c10::GetAllocator(kKind);
+  return at::detail::empty_generic(C10_AS_INTARRAYREF_SLOW(sizes), allocator,
                                    c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::dtype_or_default(dtype),
                                    format);
 }

@@ -3,6 +3,7 @@ one.
 """
 
 import copy
+import re
 
 import emulated
 import pytest
@@ -455,6 +456,21 @@ def stats_of_steps(device):
     for batch in batches(device):
         step(batch)
     return step.stats
+
+
+def test_two_devices_in_a_step_run_as_they_are():
+    device = emulated.device()
+    run, spare = Run(device), torch.empty(2, 2, device="emulated:1")
+
+    def step(ids):
+        spare.view(4)
+        return run.update(loss_of(run.model, ids))
+
+    called = stepc.accelerate(step)
+    for batch in batches(device):
+        called(batch)
+    assert called.stats["replays"] == 0 and len(called.stats["warnings"]) == 1
+    assert re.search("tensors of two devices meet in the step, emulated:[01] and emulated:[01]: a step has one", called.stats["warnings"][0])
 
 
 def test_a_device_that_is_too_old_runs_steps_as_they_are(monkeypatch):
