@@ -92,7 +92,7 @@ struct Config {
   std::shared_ptr<KernelSources> kernels = {};  // shared with other steps; none: made when fast mode needs them
   std::optional<Parallel> parallel = {};        // the step runs on the ranks of a mesh; none: on this process alone
   OpRules op_rules = {};                        // rules for the program's own operators, each made by op_rule()
-  bool device_graphs = true;    // a device runs what it can at one launch, once its kernels are ready
+  bool device_graphs = true;                    // a device runs what it can at one launch, once its kernels are ready
   bool device_kernels = false;  // fast mode runs a Graph on CUDA too, where none has run yet; off: the recorded calls
   int max_plans = 8;       // signatures whose plans are kept, least recently used out first; and plans of one signature
   int max_recordings = 6;  // recordings of one signature without a plan before it stays eager

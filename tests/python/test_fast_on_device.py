@@ -59,7 +59,7 @@ def trained(device, optimizer, config=None, dtype=None, where=None, change=None)
 def fast(device, optimizer, **options):
     graphs = options.pop("device_graphs", False)
     want, _ = trained(device, optimizer, **options)
-    losses, called = trained(device, optimizer, config=stepc.Config(mode="fast", device_graphs=graphs), **options)
+    losses, called = trained(device, optimizer, config=stepc.Config(mode="fast", device_graphs=graphs, device_kernels=True), **options)
     tolerance = 1e-2 if options.get("dtype") else 1e-4
     torch.testing.assert_close(losses, want, rtol=tolerance, atol=tolerance)
     stats = called.stats
@@ -72,7 +72,7 @@ def fast(device, optimizer, **options):
 @pytest.mark.parametrize("graphs", [False, True], ids=["one by one", "graphs"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_network_trains(device, optimizer, graphs):
-    called = fast(device, optimizer, device_graphs=graphs)
+    called = fast(device, optimizer, device_graphs=graphs, device_kernels=True)
     assert (called.stats["device_graphs"] >= 1) == graphs, called.report()
     if device == "cuda" or not graphs:  # the emulated device's launches allocate
         assert called.stats["unplanned_allocations"] == 0, called.report()
@@ -149,7 +149,7 @@ def decoder_step(device, dropout=0.0):
 @pytest.mark.parametrize("graphs", [False, True], ids=["one by one", "graphs"])
 def test_a_decoder_trains(device, graphs):
     eager, (model, step) = decoder_step(device)[1], decoder_step(device)
-    called = stepc.accelerate(step, config=stepc.Config(device_graphs=graphs))
+    called = stepc.accelerate(step, config=stepc.Config(device_graphs=graphs, device_kernels=True))
     given = [tokens(number).pin_memory() for number in range(STEPS)]
     want = torch.stack([eager(ids) for ids in given]).cpu()
     losses = torch.stack([called(ids) for ids in given]).cpu()
@@ -164,7 +164,7 @@ def test_an_index_that_is_not_there_is_the_programs_error(device):
     if device == "cuda":
         pytest.skip("there it ends the process, as in eager")
     model, step = decoder_step(device)
-    called = stepc.accelerate(step, config=stepc.Config())
+    called = stepc.accelerate(step, config=stepc.Config(device_kernels=True))
     for number in range(6):
         called(tokens(number))
     before = [parameter.detach().cpu() for parameter in model.parameters()]
@@ -175,7 +175,7 @@ def test_an_index_that_is_not_there_is_the_programs_error(device):
 
 def test_dropout_draws_anew_at_every_step(device):
     model, step = decoder_step(device, dropout=0.3)
-    called = stepc.accelerate(step, config=stepc.Config())
+    called = stepc.accelerate(step, config=stepc.Config(device_kernels=True))
     losses = [called(tokens(0)).item() for _ in range(STEPS)]
     assert called.stats["kernels"] > 0 and called.stats["replays"] >= 3, called.report()
     assert len(set(losses)) == STEPS
@@ -218,7 +218,7 @@ def test_what_no_graph_can_hold_replays_its_recorded_calls(device, caplog):
                 parameter.grad = None
         return loss.detach()
 
-    called = stepc.accelerate(step, config=stepc.Config())
+    called = stepc.accelerate(step, config=stepc.Config(device_kernels=True))
     for number in range(STEPS):
         x, weights = batch(number, "cpu")
         called(x, weights)

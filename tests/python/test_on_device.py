@@ -123,7 +123,7 @@ def assert_eagers(device, step_of, given, mode="exact"):
     """`step_of(run)` gives the step of a run, with what it keeps; a run on the device as it is and one accelerated."""
     want, run = Run(device), Run(device)
     steps_of(want, None, given, step_of(want))
-    steps_of(run, stepc.Config(mode=mode), given, step_of(run))
+    steps_of(run, stepc.Config(mode=mode, device_kernels=True), given, step_of(run))
     assert_same(run, want, mode)
 
 
@@ -144,7 +144,7 @@ def test_a_step_replays(device, mode, options, graphs):
     dropout = 0.1 if mode == "exact" else 0.0
     want, run = Run(device, dropout=dropout, **options), Run(device, dropout=dropout, **options)
     steps_of(want, None, batches(device), step)
-    called = steps_of(run, stepc.Config(mode=mode, device_graphs=graphs), batches(device), step)
+    called = steps_of(run, stepc.Config(mode=mode, device_kernels=True, device_graphs=graphs), batches(device), step)
     assert_same(run, want, mode)
     assert_graph(called.stats, mode, called.report())
     assert called.stats["replays"] >= 3, called.report()
@@ -161,7 +161,7 @@ def test_a_step_that_moves_its_batch_to_the_device_and_reads_its_loss(device, mo
     want, run = Run(device), Run(device)
     given = [ids.pin_memory() for ids in batches("cpu")]
     steps_of(want, None, given, step)
-    called = steps_of(run, stepc.Config(mode=mode), given, step)
+    called = steps_of(run, stepc.Config(mode=mode, device_kernels=True), given, step)
     assert_graph(called.stats, mode, called.report())
     assert_same(run, want, mode)
     assert mode == "fast" or run.seen == want.seen
@@ -173,7 +173,7 @@ def test_a_loss_that_goes_to_the_host_beside_the_step(device, mode):
     """Into page-locked memory, without a wait in the step."""
     want, run = Run(device), Run(device)
     lasts = {}
-    for one, config in ((want, None), (run, stepc.Config(mode=mode))):
+    for one, config in ((want, None), (run, stepc.Config(mode=mode, device_kernels=True))):
         last = torch.zeros((), pin_memory=True)
 
         def step(run, ids):
@@ -222,7 +222,7 @@ def test_checkpointed_blocks_draw_the_same_numbers_again(device, mode):
     dropout = 0.1 if mode == "exact" else 0.0
     want, run = Run(device, dropout=dropout), Run(device, dropout=dropout)
     steps_of(want, None, batches(device), step)
-    called = steps_of(run, stepc.Config(mode=mode, device_graphs=True), batches(device), step)
+    called = steps_of(run, stepc.Config(mode=mode, device_kernels=True, device_graphs=True), batches(device), step)
     assert_same(run, want, mode)
     assert_graph(called.stats, mode, called.report())
     assert called.stats["replays"] >= 3, called.report()
@@ -250,7 +250,7 @@ def test_a_narrow_model_and_a_norm_with_running_statistics(device, mode):
             optimizer.zero_grad()
             return loss.detach()
 
-        called = stepc.accelerate(step, config=stepc.Config(mode=mode, device_graphs=True)) if accelerates else step
+        called = stepc.accelerate(step, config=stepc.Config(mode=mode, device_kernels=True, device_graphs=True)) if accelerates else step
         torch.manual_seed(1)
         seen = [called(torch.randn(4, 3, 8, 8).to(device), torch.randint(10, (4,)).to(device)).item() for _ in range(STEPS)]
         return seen, [tensor.cpu() for tensor in model.state_dict().values()], called
@@ -334,7 +334,7 @@ def test_a_step_on_the_cpu_replays_beside_a_device_in_use(device, mode):
     given = [ids.pin_memory() for ids in batches("cpu")]
     steps_of(want, None, given, step)
     busy = busy @ busy
-    called = steps_of(run, stepc.Config(mode=mode), given, step)
+    called = steps_of(run, stepc.Config(mode=mode, device_kernels=True), given, step)
     assert called.stats["replays"] >= 4, called.report()
     if mode == "exact":
         assert_same(run, want)
@@ -413,7 +413,7 @@ def test_a_step_that_the_device_cannot_take_down_runs_call_by_call(device, mode)
     want, run = Run(device), Run(device)
     given = [batches(device)[0]] * STEPS
     steps_of(want, None, given, step)
-    called = steps_of(run, stepc.Config(mode=mode, device_graphs=True), given, step)
+    called = steps_of(run, stepc.Config(mode=mode, device_kernels=True, device_graphs=True), given, step)
     assert_same(run, want, mode)
     assert called.stats["replays"] >= 1, called.report()
 
@@ -423,7 +423,7 @@ def test_a_learning_rate_that_changes_reaches_the_device(device, mode):
     def trained(accelerates):
         run = Run(device, fused=True)
         called = stepc.accelerate(lambda ids: run.update(loss_of(run.model, ids)),
-                                  config=stepc.Config(mode=mode, device_graphs=True)) if accelerates else None
+                                  config=stepc.Config(mode=mode, device_kernels=True, device_graphs=True)) if accelerates else None
         for number, ids in enumerate(batches(device, 14)):
             run.optimizer.param_groups[0]["lr"] = 1e-2 / (1 + number)
             run.seen.append(called(ids) if called else run.update(loss_of(run.model, ids)))
@@ -448,7 +448,7 @@ def test_python_that_runs_beside_every_replay(device, mode):
     dropout = 0.1 if mode == "exact" else 0.0
     want, run = Run(device, dropout=dropout), Run(device, dropout=dropout)
     steps_of(want, None, batches(device), step)
-    called = steps_of(run, stepc.Config(mode=mode, python="trace", device_graphs=True), batches(device), step)
+    called = steps_of(run, stepc.Config(mode=mode, device_kernels=True, python="trace", device_graphs=True), batches(device), step)
     assert_same(run, want, mode)
     assert_graph(called.stats, mode, called.report())
     assert called.stats["replays"] >= 5, called.report()
@@ -476,7 +476,7 @@ def test_data_that_the_step_makes_on_the_device(device, mode):
 
     want, run = Run(device), Run(device)
     steps_of(want, None, batches(device), step)
-    called = steps_of(run, stepc.Config(mode=mode, device_graphs=True), batches(device), step)
+    called = steps_of(run, stepc.Config(mode=mode, device_kernels=True, device_graphs=True), batches(device), step)
     assert_same(run, want, mode)
     assert_graph(called.stats, mode, called.report())
     assert called.stats["replays"] >= 2, called.report()

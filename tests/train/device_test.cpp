@@ -28,10 +28,8 @@ TEST(Device, IsByDefaultACardThatRunsAreProvenOn) {
 TEST(Device, AGpuThatIsLeftAloneIsOneLine) {
   EXPECT_EQ(unused_gpu(at::kCPU, std::nullopt), "");
   EXPECT_EQ(unused_gpu(at::Device("cuda:0"), kL4), "");
-  EXPECT_EQ(
-      unused_gpu(at::kCPU, kH100),
-      "this machine has an NVIDIA H100 80GB HBM3: train.device = \"cuda\" trains on it, and is no default before a "
-      "run on such a card is in docs/gpu.md");
+  EXPECT_EQ(unused_gpu(at::kCPU, kH100),
+            "this machine has an NVIDIA H100 80GB HBM3: train.device = \"cuda\" trains on it");
   EXPECT_EQ(
       unused_gpu(at::kCPU, kL4),
       "this machine has an NVIDIA L4: train.device = \"cuda\" trains on it, and is no default before a run on such a "

@@ -43,8 +43,8 @@ void PlanMaker::announce(Plan& plan, const std::vector<at::Tensor>& tensors) {
 
 PlanOptions PlanMaker::options_for(PlanForm form) {
   KernelSources* const from = config_.mode == Mode::kFast && !form.is_exact ? kernels() : nullptr;
-  return {at::get_num_threads(), config_.device_graphs,      from,       config_.memory_budget, Capture::kRun,
-          form.is_traced,        target_to_weigh_with(from), config_.fp8,          config_.device_kernels};
+  return {at::get_num_threads(), config_.device_graphs,      from,        config_.memory_budget, Capture::kRun,
+          form.is_traced,        target_to_weigh_with(from), config_.fp8, config_.device_kernels};
 }
 
 // Measured rates count for what runs only where that was asked for.

@@ -24,7 +24,8 @@ Tensor sum_heads(const Tensor& x, int64_t heads) {
   if (x.size(1) == heads) return x;
   return x.reshape({x.size(0), heads, x.size(1) / heads, x.size(2), x.size(3)}).sum(2);
 }
-// Of documents in the place of a mask (ops/attention_operands.h): whether a query sees a key, (batch, 1, queries, keys).
+// Of documents in the place of a mask (ops/attention_operands.h): whether a query sees a key, (batch, 1, queries,
+// keys).
 Tensor seen_of_documents(const Tensors& x, size_t place) {
   const auto of_queries = [&](size_t i) { return x[place + i].unsqueeze(1).unsqueeze(3); };  // documents, places
   const auto of_keys = [&](size_t i) { return x[place + i].unsqueeze(1).unsqueeze(2); };

@@ -21,8 +21,8 @@ at::Device use_device(const std::string& what, const std::string& name, int64_t 
 
 // The GPU that "auto" decides about: nullopt where no NVIDIA driver is loaded.
 std::optional<DeviceFacts> first_gpu();
-// The beginnings of the names of cards on which `stepc train` has run with eager's results: the table "What has run on a
-// GPU" of docs/gpu.md.
+// The beginnings of the names of cards on which `stepc train` has run with eager's results: the table "What has run on
+// a GPU" of docs/gpu.md.
 inline constexpr std::array<std::string_view, 1> kProvenCards = {"NVIDIA H100"};
 // Where "auto" trains: on a proven card, otherwise on the CPU.
 std::string default_device(const std::optional<DeviceFacts>& gpu,
