@@ -29,16 +29,16 @@ struct PlanOptions {
   // With kernels the step runs as a Graph, in fast mode, unless why_exact() gives a reason against that. None: the step
   // runs as the recorded calls.
   KernelSources* kernels = nullptr;
-  MemoryBudget budget = {bool device_kernels = false;  // of Config
+  MemoryBudget budget = {};
+  // A virtually captured step has no recorded allocations, so its calls cannot be replayed as recorded calls: it runs
+  // as a Graph or not at all.
+  Capture capture = Capture::kRun;
+  // The recordings agreed call by call: the program's host code runs beside every replay (engine/plan/traced_step.h).
+  bool is_traced = false;
+  KnownTarget known = {};  // for weighing a budget "auto"; other plans ignore it
+  std::optional<Fp8Recipe> fp8 = {};
+  bool device_kernels = false;  // as in Config
 };
-// A virtually captured step has no recorded allocations, so its calls cannot be replayed as recorded calls: it runs
-// as a Graph or not at all.
-Capture capture = Capture::kRun;
-// The recordings agreed call by call: the program's host code runs beside every replay (engine/plan/traced_step.h).
-bool is_traced = false;
-KnownTarget known = {};  // for weighing a budget "auto"; other plans ignore it
-std::optional<Fp8Recipe> fp8 = {};
-};  // namespace stepc
 
 // The number that the program reads at the pause of a traced step's run.
 Arg number_at(const StepResult& pause);
