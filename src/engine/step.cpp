@@ -406,7 +406,7 @@ std::optional<TargetPlan> Step::plan_for(const Target& target) const {
   if (plan == nullptr) return std::nullopt;
   const bool as_recorded = plan->graph() == nullptr;
   return plan_for_target(plan->trace(), target, as_recorded, as_recorded ? MemoryBudget() : config_.memory_budget,
-                         config_.fp8);
+                         {}, config_.fp8);
 }
 
 std::string Step::graph_text() const {
