@@ -14,18 +14,18 @@
 namespace stepc {
 namespace {
 
-struct Case {
+struct RingCase {
   int64_t ranks = 2;
   bool causal = false, zigzags = false;
   Shape mask = {};  // none: of no mask
 };
 
 constexpr int64_t kHeads = 4, kKeyHeads = 2, kWidth = 3;
-int64_t tokens_of(const Case& one) { return 4 * one.ranks; }
+int64_t tokens_of(const RingCase& one) { return 4 * one.ranks; }
 
 // (q, k, v, gradient[, mask]) to the result, its sums, and the gradients of q, k and v, as one device or, with
 // `is_split`, each split along its sequence.
-Graph attention(const Case& one, bool is_split) {
+Graph attention(const RingCase& one, bool is_split) {
   GraphBuilder b;
   const int64_t tokens = tokens_of(one);
   if (is_split) b.graph().mesh = make_mesh({{"cp", one.ranks}});
@@ -80,7 +80,7 @@ Array window(const TensorType& type, int64_t tokens) {
   return mask;
 }
 
-void expect_as_on_one_device(const Case& one) {
+void expect_as_on_one_device(const RingCase& one) {
   const Graph whole = attention(one, false);
   verify_ops(whole);
   std::vector<Array> inputs = test::random_inputs(whole, 3, 7);
@@ -116,7 +116,7 @@ double attention_flops(const Graph& graph) {
 // share.
 TEST(RingAttention, SharesTheWorkOfOneDevice) {
   for (bool causal : {false, true}) {
-    const Case one = {4, causal, true, {}};
+    const RingCase one = {4, causal, true, {}};
     const double whole = attention_flops(attention(one, false));
     EXPECT_NEAR(attention_flops(partition(attention(one, true))) * 4, whole, whole * 0.05) << causal;
   }
