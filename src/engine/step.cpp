@@ -405,8 +405,8 @@ std::optional<TargetPlan> Step::plan_for(const Target& target) const {
   const Plan* plan = plans_.latest();
   if (plan == nullptr) return std::nullopt;
   const bool as_recorded = plan->graph() == nullptr;
-  return plan_for_target(plan->trace(), target, as_recorded, as_recorded ? MemoryBudget() : config_.memory_budget,
-                         {}, config_.fp8);
+  return plan_for_target(plan->trace(), target, as_recorded, as_recorded ? MemoryBudget() : config_.memory_budget, {},
+                         config_.fp8);
 }
 
 std::string Step::graph_text() const {
