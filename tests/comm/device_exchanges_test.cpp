@@ -121,8 +121,9 @@ std::vector<at::Tensor> results_of(Exchanges& exchanges, const Peers& peers, at:
     for (const at::Tensor& tensor : more) results.push_back(tensor.cpu());
   };
   const auto gathered = zeros({{n, 3, 5}, {n}}), exchanged = zeros({{n, 7}, {n, 2, 3}});
-  InFlight first = exchanges.begin_all_gather(whole(), gathered);  // they end in another order than they began in
-  InFlight second = exchanges.begin_all_to_all(parted(), exchanged);
+  const auto to_gather = whole(), to_exchange = parted();            // in use until these have ended
+  InFlight first = exchanges.begin_all_gather(to_gather, gathered);  // they end in another order than they began in
+  InFlight second = exchanges.begin_all_to_all(to_exchange, exchanged);
   second.end();
   first.end();
   keep(gathered);
@@ -194,7 +195,14 @@ TEST_P(DeviceExchanges, AreARankGroupsWhereItsTensorsLie) {
   });
 }
 
-// Stops the device: what begins there does not end.
+// Returns when all members have called it.
+void meet(Member& member) {
+  const at::Tensor own = at::ones({1}), all = at::zeros({member.peers->ranks()});
+  member.host->begin_all_gather(own, all).end();
+}
+
+// Stops the device, which all members share: what begins there does not end, nor does what a member has not yet seen
+// end.
 void stop_device(bool stops) {
   auto* const stop = reinterpret_cast<void (*)(bool)>(::dlsym(emulated_device(), "emulated_device_stop"));
   ASSERT_NE(stop, nullptr);
@@ -218,9 +226,11 @@ TEST_P(DeviceExchanges, ARankThatEndsBetweenStartAndWaitIsNamed) {
   if (n != 2) return;  // of more, one that has heard of it may end before another asks
   on_members(n, [&](Member& member) {
     member.connect_nccl();
+    meet(member);  // else others may still connect
     stop_device(true);
     const at::Tensor own = at::ones({3}).to(kDevice), gathered = at::zeros({n, 3}).to(kDevice);
     InFlight begun = member.nccl->begin_all_gather(own, gathered);
+    meet(member);  // else it may die while others still begin
     if (member.peers->rank() == n - 1) return pretend_nccl::die_everywhere();
     const auto lost = loss_of(*member.nccl);
     ASSERT_TRUE(lost.has_value());
@@ -238,6 +248,7 @@ TEST_P(DeviceExchanges, AreGivenUpWhereAllAnswerAndTheDeviceStands) {
   if (GetParam() != 2) return;  // it takes as long as the ranks wait
   const auto begins = [](Member& member) {
     member.connect_nccl();
+    meet(member);  // else others may still connect
     stop_device(true);
     member.nccl->broadcast(at::ones({3}).to(kDevice), 0);
     const auto lost = loss_of(*member.nccl);

@@ -150,7 +150,7 @@ TEST(CutExchanges, APartGoesOnToTheNextMatmul) {
   const Graph cut = dead_code(cut_exchanges(Layers(1, 4, true).build(1), 2, 0));
   std::string order;
   for (const Node& node : cut.nodes) {
-    if (node.source.phase != Phase::kForward) break;
+    if (node.source.phase != Phase::kForward) continue;
     if (node.op == "all_gather") order += "g";
     if (node.op == "reduce_scatter") order += "r";
   }

@@ -133,8 +133,9 @@ TEST(Search, OfAPipelineItTellsHowLongRanksWait) {
   EXPECT_EQ(family_of(best.candidate), Family::kPipeline);
   EXPECT_GT(best.waiting_seconds, 0.2 * best.seconds);  // a third of two micro-batches on two ranks
   EXPECT_LT(best.waiting_seconds, 0.5 * best.seconds);
-  // A third layer a stage is what it adds to the second; of the weights each rank has half, and of held gradients.
-  EXPECT_EQ(best.state_bytes, uint64_t{6} / 2 * 2 * kWidth * kWidth * 2);
+  // A third layer a stage is what it adds to the second; of the weights each rank has half, and of held gradients,
+  // which are in float32.
+  EXPECT_EQ(best.state_bytes, uint64_t{6} / 2 * kWidth * kWidth * (2 + 4));
   const std::string text = to_text(result, {.title = "a model", .rows = 4, .tokens = 64}, cluster_of(2), 5);
   EXPECT_NE(text.find("pp=2, 2 micro-batches, waits "), std::string::npos) << text;
   EXPECT_NE(text.find("[parallel]\npp = 2\n"), std::string::npos) << text;
