@@ -200,10 +200,28 @@ class Writer {
 
   [[nodiscard]] bool is_rowwise() const { return recipe_ == Fp8Recipe::kRowwise; }
 
+  // Whether it lies in memory in its dtype: what the program gives, perhaps cast.
+  [[nodiscard]] bool is_given(TensorId tensor) const {
+    const Node* made = graph_.producer(tensor);
+    return made == nullptr || ((made->op == "cast" || is_view(*made)) && is_given(made->inputs[0]));
+  }
+  // What a kernel has computed of bf16 or f16 it hands on within itself in f32, and only a cast to fewer digits rounds
+  // there. Float8's steps are so wide that this would show: a number next to where two of them meet falls on the other
+  // side, and the same matrix would be another one for the backward pass, which reads it from memory. So it is rounded
+  // here. simplify takes a cast to f32 and back away, but not the sum between them, which makes 0 of -0 and nothing
+  // else.
+  TensorId rounded(TensorId tensor) {
+    GraphBuilder& b = r_.b();
+    const TensorId x = r_[tensor];
+    const DType dtype = graph_.type(tensor).dtype;
+    if (dtype == DType::kF32 || is_given(tensor)) return x;
+    return b.cast(b.add("add", {b.cast(x, DType::kF32), b.full(0, DType::kF32)}), dtype);
+  }
+
   // `dim`: along which the product sums.
   Operand scaled(const Matrix& matrix, DType dtype, int64_t dim) {
     GraphBuilder& b = r_.b();
-    const TensorId x = r_[matrix.tensor];
+    const TensorId x = rounded(matrix.tensor);
     const double largest = f8_format(dtype).largest;
     const auto number = [&](double value) { return b.full(value, DType::kF32); };
     const Shape dims = is_rowwise() ? Shape{dim} : Shape{0, 1};

@@ -96,7 +96,15 @@ ArenaLease::ArenaLease() {
   }
   if (arena_ == nullptr) arena_ = new Arena;
 }
-ArenaLease::~ArenaLease() { free_of_this_thread().push_back(arena_); }
+ArenaLease::~ArenaLease() {
+  if (taken_by_ == std::this_thread::get_id()) {
+    free_of_this_thread().push_back(arena_);
+    return;
+  }
+  // The backward pass of a loop on a device ends on autograd's thread, which takes no arena itself.
+  const std::lock_guard lock(pool().mutex);
+  pool().free.push_back(arena_);
+}
 
 namespace {
 struct FreeOnDevice {

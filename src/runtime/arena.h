@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <thread>
 
 #include <ATen/core/Tensor.h>
 
@@ -66,7 +67,8 @@ class DeviceArenaLease {
 void release_idle_arenas();
 
 // An arena for the length of a run. A thread gets the same one again and again, and a second one only while a paused
-// run holds the first. When a thread ends, its arenas go to the next thread that asks.
+// run holds the first. An arena whose run ends on another thread, or whose thread ends, goes to the next thread that
+// asks.
 class ArenaLease {
  public:
   ArenaLease();
@@ -77,6 +79,7 @@ class ArenaLease {
 
  private:
   Arena* arena_ = nullptr;
+  std::thread::id taken_by_ = std::this_thread::get_id();
 };
 
 }  // namespace stepc

@@ -28,7 +28,7 @@ def test_a_run_in_float8_is_near_one_in_bfloat16(stepc, recipe):
 def test_ranks_scale_by_the_largest_of_all(stepc):
     one, _ = losses(stepc, "one", FP8)
     for axis in ("dp_shard", "tp"):
-        two, _ = losses(stepc, axis, FP8, f"--parallel.{axis}=2", "--train.threads=1")
+        two, _ = losses(stepc, axis, FP8, "--ranks=2", f"--parallel.{axis}=2", "--train.threads=1")
         assert two == pytest.approx(one, rel=2e-3)
 
 

@@ -72,7 +72,7 @@ def fast(device, optimizer, **options):
 @pytest.mark.parametrize("graphs", [False, True], ids=["one by one", "graphs"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_network_trains(device, optimizer, graphs):
-    called = fast(device, optimizer, device_graphs=graphs, device_kernels=True)
+    called = fast(device, optimizer, device_graphs=graphs)
     assert (called.stats["device_graphs"] >= 1) == graphs, called.report()
     if device == "cuda" or not graphs:  # the emulated device's launches allocate
         assert called.stats["unplanned_allocations"] == 0, called.report()

@@ -28,7 +28,8 @@ def product(a, b, types, rowwise):
     """(m, k) x (k, n)."""
     a8, a_unscales = scaled(a, types[0], 1 if rowwise else None)
     b8, b_unscales = scaled(b, types[1], 0 if rowwise else None)
-    return (a8.float() @ b8.float() * a_unscales * b_unscales).to(a.dtype)
+    with torch.autocast("cpu", enabled=False):  # it would round the sums to bfloat16 before they are scaled back
+        return (a8.float() @ b8.float() * a_unscales * b_unscales).to(a.dtype)
 
 
 class Float8Product(torch.autograd.Function):
@@ -52,7 +53,13 @@ class Float8Linear(torch.nn.Linear):
         x, weight = x.to(torch.bfloat16), self.weight.to(torch.bfloat16)
         out = Float8Product.apply(x.reshape(-1, x.shape[-1]), weight, self.rowwise)
         out = out.reshape(*x.shape[:-1], out.shape[-1])
-        return out if self.bias is None else out + self.bias.to(torch.bfloat16)
+        if self.bias is None:
+            return out
+        # A plan's kernel keeps sums in float32, rounds what leaves it, and this sum goes on to the loss within one. Its
+        # gradient leaves one.
+        out = out.float() + self.bias.to(torch.bfloat16).float()
+        out.register_hook(lambda gradient: gradient.to(torch.bfloat16).float())
+        return out
 
 
 def in_float8(model, rowwise):
@@ -136,6 +143,10 @@ def llama():
 def losses_of(precision, **config):
     model = llama()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for parameter in model.parameters():  # a step that makes the optimizer's state is captured by running it
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
 
     def step(ids):
         loss = model(input_ids=ids, labels=ids).loss

@@ -1,5 +1,7 @@
 #include "runtime/arena.h"
 
+#include <memory>
+#include <set>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -30,6 +32,16 @@ TEST(Arena, GoesToTheNextThreadThatAsks) {
   std::thread([&] { second = &*ArenaLease(); }).join();
   EXPECT_EQ(first, second);
   EXPECT_NE(first, &*ArenaLease());
+}
+
+TEST(Arena, OfARunThatEndsOnAnotherThreadIsTakenAgain) {
+  std::set<const Arena*> taken;
+  for (int run = 0; run < 5; ++run) {
+    auto lease = std::make_unique<ArenaLease>();
+    taken.insert(&**lease);
+    std::thread([&] { lease.reset(); }).join();
+  }
+  EXPECT_EQ(taken.size(), 1U);
 }
 
 }  // namespace

@@ -152,7 +152,7 @@ TEST_F(RunConfigTest, UnknownKeysNameTheLineAndTheNearestKey) {
                     path() + ":8: unknown key train.step = 7; did you mean train.steps?");
   EXPECT_USER_ERROR(load(str("{}[train]\nzebra = 'striped'\n", kLeast)),
                     ":8: unknown key train.zebra = 'striped'; [train] has steps, batch_size, micro_batches, seed, "
-                    "threads, device, mode, capture, verify");
+                    "threads, device, device_kernels, mode, precision, fp8_recipe, capture, verify");
   EXPECT_USER_ERROR(load(str("{}[trian]\nsteps = 7\n", kLeast)), ":7: unknown section [trian]; did you mean [train]?");
   EXPECT_USER_ERROR(load(str("steps = 7\n{}", kLeast)), ":1: unknown key steps = 7; did you mean steps in [train]?");
   EXPECT_USER_ERROR(load_with({"optim.lrr", "1"}), "--optim.lrr=1: unknown key optim.lrr; did you mean optim.lr?");

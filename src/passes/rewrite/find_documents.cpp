@@ -1,5 +1,6 @@
 #include "passes/rewrite/find_documents.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -15,7 +16,7 @@ namespace stepc {
 
 namespace {
 
-// Whole numbers of queries, (batch or 1, 1, queries, 1), and of keys, (batch or 1, 1, 1, keys).
+// Whole numbers of queries and of keys, a row or as many as there are; both with further dimensions of one element.
 struct Sides {
   TensorId queries, keys;
   auto operator<=>(const Sides&) const = default;
@@ -39,6 +40,13 @@ std::optional<Primitive> primitive_of(const Node& node) {
   return expr.steps.back().primitive;
 }
 
+// A tensor that a mask is made of, and which of the mask's four dimensions each of its own is. Of those of one element
+// it does not matter: they are as if in front.
+struct Placed {
+  TensorId id;
+  std::vector<size_t> dims;
+};
+
 // A mask of (batch, heads, queries, keys), or of fewer dimensions.
 class MaskReader {
  public:
@@ -46,69 +54,100 @@ class MaskReader {
 
   // nullopt: the mask says something else, or more.
   std::optional<Terms> read(TensorId mask) {
-    const Node* node = beneath_repeats(mask);
+    constexpr size_t kDims = 4;
+    Placed placed{mask, {}};
+    const size_t rank = graph_.shape(mask).size();
+    if (rank > kDims) return std::nullopt;
+    for (size_t d = kDims - rank; d < kDims; ++d) placed.dims.push_back(d);
+    const Node* node = beneath_repeats(placed);
     if (node == nullptr || primitive_of(*node) != Primitive::kSelect) return std::nullopt;
-    const std::optional<double> seen = value_of(node->inputs[1]), hidden = value_of(node->inputs[2]);
+    const std::optional<double> seen = value_of(operand(placed, *node, 1)),
+                                hidden = value_of(operand(placed, *node, 2));
     const bool is_plain = seen == 0.0 && hidden == -INFINITY;
     const bool is_opposite = seen == -INFINITY && hidden == 0.0;
-    if ((!is_plain && !is_opposite) || !collect(node->inputs[0], is_opposite) || !terms_.documents) return std::nullopt;
+    if ((!is_plain && !is_opposite) || !collect(operand(placed, *node, 0), is_opposite) || !terms_.documents)
+      return std::nullopt;
     return terms_;
   }
 
  private:
-  // What makes a tensor, but for views that repeat it or add dimensions of one element in front.
-  [[nodiscard]] const Node* beneath_repeats(TensorId& id) const {
-    const Node* node = graph_.producer(id);
-    while (node != nullptr && (has(*node, Trait::kBroadcast) || adds_dimensions(*node))) {
-      id = node->inputs[0];
-      node = graph_.producer(id);
+  // What makes a tensor, but for views that repeat it or add dimensions of one element.
+  const Node* beneath_repeats(Placed& placed) const {
+    const Node* node = graph_.producer(placed.id);
+    while (node != nullptr) {
+      if (has(*node, Trait::kBroadcast))
+        placed = operand(placed, *node, 0);
+      else if (const auto inner = without_dimensions(placed, *node))
+        placed = *inner;
+      else
+        break;
+      node = graph_.producer(placed.id);
     }
     return node;
   }
-  [[nodiscard]] bool adds_dimensions(const Node& node) const {
-    if (!has(node, Trait::kSameBytes) || graph_.type(node.inputs[0]).dtype != graph_.type(node.outputs[0]).dtype)
-      return false;
-    return padded(node.inputs[0]) == padded(node.outputs[0]);
+  // What a node reads, as its last dimensions.
+  [[nodiscard]] Placed operand(const Placed& placed, const Node& node, size_t input) const {
+    const TensorId id = node.inputs[input];
+    const auto rank = static_cast<ptrdiff_t>(graph_.shape(id).size());
+    return {id, {placed.dims.end() - rank, placed.dims.end()}};
   }
-  // The shape with four dimensions, ones in front.
-  [[nodiscard]] Shape padded(TensorId id) const {
-    Shape shape = graph_.shape(id);
-    if (shape.size() < 4) shape.insert(shape.begin(), 4 - shape.size(), 1);
-    return shape;
+  // What the node gives dimensions of one element or takes them from; nullopt: it does something else.
+  [[nodiscard]] std::optional<Placed> without_dimensions(const Placed& placed, const Node& node) const {
+    if (!has(node, Trait::kSameBytes) || graph_.type(node.inputs[0]).dtype != graph_.type(placed.id).dtype) return {};
+    const Shape &from = graph_.shape(node.inputs[0]), &to = graph_.shape(placed.id);
+    Placed inner{node.inputs[0], std::vector<size_t>(from.size())};
+    size_t t = 0;
+    for (size_t f = 0; f < from.size(); ++f) {
+      if (from[f] == 1) continue;
+      while (t < to.size() && to[t] == 1) ++t;
+      if (t == to.size() || to[t] != from[f]) return {};
+      inner.dims[f] = placed.dims[t++];
+    }
+    const auto rest = to.begin() + static_cast<ptrdiff_t>(t);
+    if (std::ranges::any_of(rest, to.end(), [](int64_t size) { return size != 1; })) return {};
+    return inner;
   }
-  [[nodiscard]] std::optional<double> value_of(TensorId id) const {
-    const Node* node = beneath_repeats(id);
+  [[nodiscard]] std::optional<double> value_of(Placed placed) const {
+    const Node* node = beneath_repeats(placed);
     if (node == nullptr || !has(*node, Trait::kSplat)) return std::nullopt;
     return node->attrs.number("value");
   }
 
   // All that a condition, or its opposite, demands; false: something that is neither documents nor places.
-  bool collect(TensorId condition, bool negated) {  // NOLINT(misc-no-recursion): as deep as the program wrote it
+  // NOLINTNEXTLINE(misc-no-recursion): as deep as the program wrote it
+  bool collect(Placed condition, bool negated) {
     const Node* node = beneath_repeats(condition);
     if (node == nullptr) return false;
     if (const auto value = value_of(condition)) return (*value != 0) != negated;
     const std::optional<Primitive> primitive = primitive_of(*node);
-    if (primitive == Primitive::kNot) return collect(node->inputs[0], !negated);
+    const auto input_of = [&](size_t i) { return operand(condition, *node, i); };
+    if (primitive == Primitive::kNot) return collect(input_of(0), !negated);
     if (negated) return false;
     if (primitive == Primitive::kAnd || primitive == Primitive::kBitAnd)
-      return collect(node->inputs[0], false) && collect(node->inputs[1], false);
+      return collect(input_of(0), false) && collect(input_of(1), false);
     if (primitive == Primitive::kEq)
-      return set(terms_.documents, node->inputs[0], node->inputs[1]) ||
-             set(terms_.documents, node->inputs[1], node->inputs[0]);
-    return primitive == Primitive::kLe && set(terms_.places, node->inputs[1], node->inputs[0]);
+      return set(terms_.documents, input_of(0), input_of(1)) || set(terms_.documents, input_of(1), input_of(0));
+    return primitive == Primitive::kLe && set(terms_.places, input_of(1), input_of(0));
   }
-  bool set(std::optional<Sides>& sides, TensorId queries, TensorId keys) const {
+  bool set(std::optional<Sides>& sides, const Placed& queries, const Placed& keys) const {
     if (!are_numbers(queries, 2, queries_) || !are_numbers(keys, 3, keys_)) return false;
-    if (sides && *sides != Sides{queries, keys}) return false;
-    sides = {queries, keys};
+    if (sides && *sides != Sides{queries.id, keys.id}) return false;
+    sides = {queries.id, keys.id};
     return true;
   }
   // One for each token of a row, along one dimension.
-  [[nodiscard]] bool are_numbers(TensorId id, size_t dim, int64_t tokens) const {
-    const Shape shape = padded(id);
-    const DType dtype = graph_.type(id).dtype;
-    return shape.size() == 4 && !is_floating(dtype) && dtype != DType::kBool && tokens > 1 && shape[1] == 1 &&
-           shape[dim] == tokens && shape[5 - dim] == 1;
+  [[nodiscard]] bool are_numbers(const Placed& placed, size_t dim, int64_t tokens) const {
+    const Shape& shape = graph_.shape(placed.id);
+    const DType dtype = graph_.type(placed.id).dtype;
+    if (is_floating(dtype) || dtype == DType::kBool || tokens < 2) return false;
+    bool has_tokens = false;
+    for (size_t d = 0; d < shape.size(); ++d) {
+      if (shape[d] == 1) continue;
+      const bool is_token = placed.dims[d] == dim && shape[d] == tokens;
+      if (!is_token && placed.dims[d] != 0) return false;
+      has_tokens |= is_token;
+    }
+    return has_tokens;
   }
 
   const Graph& graph_;
@@ -141,11 +180,11 @@ class FindDocuments {
     r_.at(node);
     std::vector<TensorId> inputs = r_.inputs_of(node);
     inputs.resize(at.mask);
-    append(inputs, *found->documents);
+    append(inputs, *found->documents, q[2], keys);
     Attrs attrs = node.attrs;
     const bool counts = found->places && q[2] == keys && counts_tokens(*found->places);
     if (counts) attrs.set("causal", true);
-    if (found->places && !counts) append(inputs, *found->places);
+    if (found->places && !counts) append(inputs, *found->places, q[2], keys);
     r_.replace(node.outputs, r_.b().add_all(node.op, inputs, attrs));
     return true;
   }
@@ -164,14 +203,12 @@ class FindDocuments {
   }
 
   // As (batch or 1, tokens), once for all layers.
-  void append(std::vector<TensorId>& inputs, const Sides& sides) {
+  void append(std::vector<TensorId>& inputs, const Sides& sides, int64_t queries, int64_t keys) {
     auto [row, is_new] = rows_.try_emplace(sides);
     if (is_new)
-      for (const TensorId id : {sides.queries, sides.keys}) {
-        const Shape shape = old_.shape(id);
-        const int64_t batch = shape.size() == 4 ? shape[0] : 1;
+      for (const auto& [id, tokens] : {std::pair(sides.queries, queries), {sides.keys, keys}}) {
         const TensorId whole = r_.b().cast(r_[id], DType::kI64);
-        row->second.push_back(r_.b().reshape(whole, {batch, element_count(shape) / batch}));
+        row->second.push_back(r_.b().reshape(whole, {element_count(old_.shape(id)) / tokens, tokens}));
       }
     inputs.insert(inputs.end(), row->second.begin(), row->second.end());
   }

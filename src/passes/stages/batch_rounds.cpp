@@ -67,6 +67,7 @@ void BatchRounds::find_varying() {
     }
     const bool varies = std::ranges::any_of(node.inputs, [&](TensorId input) { return varies_[input.index()]; });
     for (TensorId output : node.outputs) varies_[output.index()] = varies;
+    if (varies && node.source.phase != Phase::kForward && !backward_) backward_ = NodeId(n);
   }
 }
 
@@ -91,11 +92,12 @@ void BatchRounds::find_early_sums() {
     for (TensorId input : whole_.nodes[producer.index()].inputs) open.push_back(input);
   }
   for (const NodeId id : along_)
-    if (found.contains(id) && is_early_sum(whole_.nodes[id.index()])) early_.push_back(id);
+    if (found.contains(id) && is_early_sum(id)) early_.push_back(id);
 }
 
 // Of the batch alone; a gradient's begins another round.
-bool BatchRounds::is_early_sum(const Node& sum) const {
+bool BatchRounds::is_early_sum(NodeId id) const {
+  const Node& sum = whole_.nodes[id.index()];
   const Node* maker = whole_.producer(sum.inputs[0]);
   const Node& named = maker == nullptr ? sum : *maker;
   bool is_of_batch = sums(sum);
@@ -113,7 +115,7 @@ bool BatchRounds::is_early_sum(const Node& sum) const {
     const InputKind kind = whole_.inputs[whole_.tensors[tensor.index()].place].kind;
     is_of_batch &= kind != InputKind::kParameter && kind != InputKind::kOptimizerState;
   }
-  USER_CHECK(is_of_batch || (sums(sum) && named.source.phase != Phase::kForward),
+  USER_CHECK(is_of_batch || (sums(sum) && is_behind_backward(id)),
              "{} needs what all rows of the batch make before the step can go on (as batch statistics do): it cannot "
              "be cut into micro-batches",
              described(named));
@@ -173,9 +175,7 @@ std::vector<NodeId> BatchRounds::summed_in(int64_t round) const {
 
 bool BatchRounds::is_held(NodeId id) const {
   const Node& sum = whole_.nodes[id.index()];
-  const Node* maker = whole_.producer(sum.inputs[0]);
-  const bool is_backward = maker != nullptr && maker->source.phase != Phase::kForward;
-  return sums(sum) && is_backward && element_count(whole_.shape(sum.inputs[0])) > 1;
+  return sums(sum) && element_count(whole_.shape(sum.inputs[0])) > 1 && is_behind_backward(id);
 }
 
 TensorId BatchRounds::operand_of(NodeId id) const {

@@ -35,7 +35,8 @@ class BatchRounds {
   [[nodiscard]] std::vector<NodeId> summed_in(int64_t round) const;
   // What of the step leaves it follows from which of these, guards aside.
   [[nodiscard]] bool is_wanted(NodeId sum) const { return wanted_.contains(sum); }
-  // The sum of many numbers of the backward pass is held; of others each micro-batch returns its part.
+  // The sum of many numbers, which stands behind the backward pass, is held; of others each micro-batch returns its
+  // part.
   [[nodiscard]] bool is_held(NodeId sum) const;
   // What of a micro-batch is added up or returned for it.
   [[nodiscard]] TensorId operand_of(NodeId sum) const;
@@ -55,7 +56,11 @@ class BatchRounds {
   [[nodiscard]] bool is_summed(NodeId id) const;
   void find_varying();
   void find_early_sums();
-  [[nodiscard]] bool is_early_sum(const Node& sum) const;
+  [[nodiscard]] bool is_early_sum(NodeId id) const;
+  // Whether it stands behind the first backward pass's beginning. What makes its operand does not say so: that may be
+  // the step's own code behind the pass (a gradient made wider), a view that stands where such code first reads it, or
+  // a loss that has its gradient with it, all of the forward phase.
+  [[nodiscard]] bool is_behind_backward(NodeId id) const { return backward_ && *backward_ < id; }
   void find_rounds();
   void find_wanted();
   [[nodiscard]] TensorId added(const Node& sum) const;
@@ -65,8 +70,9 @@ class BatchRounds {
   int zero_;
   Axis turns_;
   Mesh mesh_;
-  std::vector<bool> varies_;    // by tensor
-  std::vector<int64_t> round_;  // by tensor
+  std::vector<bool> varies_;        // by tensor
+  std::optional<NodeId> backward_;  // the first node behind the forward pass that varies
+  std::vector<int64_t> round_;      // by tensor
   int64_t rounds_ = 1;
   std::vector<NodeId> along_, early_;
   std::set<NodeId> wanted_;

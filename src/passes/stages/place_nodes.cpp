@@ -187,7 +187,8 @@ std::vector<std::string> balanced_stages(const Graph& graph, int64_t stages) {
   const std::vector<std::string> layers = layer_modules(graph);
   std::vector<double> costs(std::max<size_t>(layers.size(), 1));
   std::map<std::string, size_t> layer_at;  // by module; outside of layers: the last layer before it, or the first
-  // What adds to a held gradient stands where its parameter is used first, whichever module it is in.
+  // What adds to a held gradient stands where its parameter is used first, whichever module it is in; what adds to a
+  // held sum that is no parameter's stands where its module is.
   std::map<std::string, size_t> layer_of_parameter;
   Parameters parameters(graph);
   std::map<TensorId, std::string> held_for;
@@ -208,9 +209,10 @@ std::vector<std::string> balanced_stages(const Graph& graph, int64_t stages) {
       for (const std::string& key : from) layer_of_parameter.try_emplace(key, at);
     }
     const auto held = std::ranges::find_if(node.inputs, [&](TensorId input) { return held_for.contains(input); });
-    if (held != node.inputs.end()) {
-      const auto holder = layer_of_parameter.find(held_for.at(*held));
-      costs[holder == layer_of_parameter.end() ? 0 : holder->second] += seconds_of(graph, node, target);
+    const auto holder =
+        held == node.inputs.end() ? layer_of_parameter.end() : layer_of_parameter.find(held_for.at(*held));
+    if (holder != layer_of_parameter.end()) {
+      costs[holder->second] += seconds_of(graph, node, target);
       continue;
     }
     const auto at = layer_at.find(module);
