@@ -39,9 +39,9 @@ GraphSchedule schedule_graph(Graph graph, const GraphScheduleOptions& options) {
   const GraphPlaces places = plan_places(kernels, options.threads);
   GraphWriter(kernels, places, options, out).write();
   out.nodes = kernels.graph.nodes.size();
-  out.narrow = std::ranges::any_of(kernels.graph.tensors, [](const GraphTensor& tensor) {
-    return is_floating(tensor.type.dtype) && size_of(tensor.type.dtype) < 4;
-  });
+  for (const GraphTensor& tensor : kernels.graph.tensors)
+    if (is_floating(tensor.type.dtype) && size_of(tensor.type.dtype) < size_of(out.narrowest))
+      out.narrowest = tensor.type.dtype;
   out.memory = memory_report(kernels.graph, places.graph_memory, places.order, places.layout.bytes);
   return out;
 }

@@ -41,7 +41,7 @@ struct GraphSchedule {
   Schedule schedule;
   MemoryReport memory;
   size_t nodes = 0;                       // of the Graph
-  bool narrow = false;                    // some node computes in bf16 or f16
+  DType narrowest = DType::kF32;          // floating-point type that some node computes in
   std::vector<UnknownWorkspace> unknown;  // estimated by the rule
   std::vector<uint32_t> group_of;         // by instruction: the group of the Graph; UINT32_MAX: none
   std::vector<NodeId> node_of;            // by instruction: the first node that it runs; invalid: none

@@ -29,14 +29,14 @@ TEST(RunDifference, ElementsThatOnlyRoundingMovesMayMoveElsewhere) {
   const AfterAdam one;
   AfterAdam other;
   other.bias.slice(0, 0, 4).add_(0.01);
-  EXPECT_EQ(difference_in_values(one.left(), other.left(), false), "");
+  EXPECT_EQ(difference_in_values(one.left(), other.left(), DType::kF32), "");
 }
 
 TEST(RunDifference, ElementsBesideThemMayNot) {
   const AfterAdam one;
   AfterAdam other;
   other.bias[6] += 0.01;
-  EXPECT_EQ(difference_in_values(one.left(), other.left(), false).substr(0, 7), "bias by");
+  EXPECT_EQ(difference_in_values(one.left(), other.left(), DType::kF32).substr(0, 7), "bias by");
 }
 
 TEST(RunDifference, NorMayTheyWhereTheOtherRunFoundAGradient) {
@@ -44,7 +44,7 @@ TEST(RunDifference, NorMayTheyWhereTheOtherRunFoundAGradient) {
   one.bias[1] += 0.01;
   one.bias_moment[1] = 1.0;
   other.bias_moment[1] = 1.0 - 1e-4;  // within rounding of it, and no rounding itself
-  EXPECT_EQ(difference_in_values(one.left(), other.left(), false).substr(0, 7), "bias by");
+  EXPECT_EQ(difference_in_values(one.left(), other.left(), DType::kF32).substr(0, 7), "bias by");
 }
 
 TEST(RunDifference, WithoutAnOptimizersStateNothingIsExcused) {
@@ -54,7 +54,7 @@ TEST(RunDifference, WithoutAnOptimizersStateNothingIsExcused) {
   std::vector<Named> first = one.left(), second = other.left();
   first.erase(first.begin() + 1);
   second.erase(second.begin() + 1);
-  EXPECT_EQ(difference_in_values(first, second, false).substr(0, 7), "bias by");
+  EXPECT_EQ(difference_in_values(first, second, DType::kF32).substr(0, 7), "bias by");
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ def train(stepc, device, parallel):
     model = Model().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     plain = model
-    model, optimizer = stepc.accelerate(model, optimizer, config=stepc.Config(parallel=parallel))
+    model, optimizer = stepc.accelerate(model, optimizer, config=stepc.Config(mode="exact", parallel=parallel))
     losses = []
     for x in batches():
         loss = model(x.to(device)).square().mean()

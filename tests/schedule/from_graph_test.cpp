@@ -114,7 +114,7 @@ TEST(FromGraph, PlacesOfASmallStep) {
     EXPECT_EQ(s.features, features);
     EXPECT_EQ(s.threads, 3);
     EXPECT_EQ(plan.nodes, 7U);
-    EXPECT_FALSE(plan.narrow);
+    EXPECT_EQ(plan.narrowest, DType::kF32);
     ASSERT_EQ(s.instructions.size(), 5U) << "the window is no instruction";
     const Instruction &first = s.instructions[0], &tanh = s.instructions[1];
     EXPECT_EQ(first.kind, features.f32 ? Kind::kMatmul : Kind::kOp);

@@ -23,6 +23,8 @@ struct Tolerance {
 };
 constexpr Tolerance kWide = {1e-3, 1e-4, 1e-4};
 constexpr Tolerance kNarrow = {5e-2, 1e-2, 3e-2};  // bf16 or f16, whatever the results are kept in
+// Gradients in e5m2 have two digits behind the point: a last bit that falls otherwise is a quarter of an element.
+constexpr Tolerance kFloat8 = {2e-1, 5e-2, 1e-1};
 
 // Optimizers' states of the parameter all[p], its wider copy apart.
 std::vector<size_t> states_of(size_t p, const std::vector<Named>& all) {
@@ -85,8 +87,8 @@ std::string difference_in_bits(const std::vector<Named>& replayed, const std::ve
   return {};
 }
 
-std::string difference_in_values(const std::vector<Named>& replayed, const std::vector<Named>& eager, bool narrow) {
-  const Tolerance& tolerance = narrow ? kNarrow : kWide;
+std::string difference_in_values(const std::vector<Named>& replayed, const std::vector<Named>& eager, DType narrowest) {
+  const Tolerance& tolerance = is_float8(narrowest) ? kFloat8 : size_of(narrowest) < 4 ? kNarrow : kWide;
   std::vector<double> sizes, errors;
   std::map<std::string, double> largest;
   for (size_t i = 0; i < eager.size(); ++i) {

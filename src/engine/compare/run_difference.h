@@ -31,7 +31,7 @@ at::Tensor tensor_of(const Arg& number);
 
 // The difference of two runs listed in one order; empty: no difference, or one within rounding.
 std::string difference_in_bits(const std::vector<Named>& replayed, const std::vector<Named>& eager);
-// `narrow`: the step computes in bf16 or f16.
-std::string difference_in_values(const std::vector<Named>& replayed, const std::vector<Named>& eager, bool narrow);
+// `narrowest`: of the floating-point types that the step computes in.
+std::string difference_in_values(const std::vector<Named>& replayed, const std::vector<Named>& eager, DType narrowest);
 
 }  // namespace stepc

@@ -192,6 +192,7 @@ Compiled compile_fast(const Trace& trace, KernelSources& kernels, const CompileO
     }
   }
   compiled.plan = std::move(planned.plan);
+  if (options.fp8) compiled.plan.narrowest = DType::kF8E5M2;  // inside of kernels
   compiled.plan.schedule = {};
   compiled.graph = std::move(planned.graph);
   compiled.weighed = planned.weighed;

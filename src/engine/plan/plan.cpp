@@ -48,10 +48,12 @@ Plan::Plan(Trace recorded, Trace agreed, const Program& program, const std::vect
     prepare_events(program);
 }
 
-bool Plan::has_narrow() const {
-  if (graph() != nullptr) return graph()->narrow;
-  return std::ranges::any_of(trace_.values,
-                             [](const Value& value) { return is_floating(value.dtype) && size_of(value.dtype) < 4; });
+DType Plan::narrowest() const {
+  if (graph() != nullptr) return graph()->narrowest;
+  DType narrowest = DType::kF32;
+  for (const Value& value : trace_.values)
+    if (is_floating(value.dtype) && size_of(value.dtype) < size_of(narrowest)) narrowest = value.dtype;
+  return narrowest;
 }
 
 CompileOptions Plan::compile_options() const {

@@ -158,9 +158,9 @@ class Plan {
   // The step's host code runs beside every replay.
   bool is_traced() const { return options_.is_traced; }
   // How a replay is compared with eager: bit by bit if the recorded calls run and are reproducible, else within
-  // rounding. `has_narrow`: a type narrower than f32 occurs.
+  // rounding. `narrowest`: of the floating-point types that occur; f32 stands for wider ones too.
   bool has_fixed_bits() const { return graph() == nullptr && unordered_.empty(); }
-  bool has_narrow() const;
+  DType narrowest() const;
   // The operator that makes the recorded calls not reproducible; empty: none.
   const std::string& unordered() const { return unordered_; }
   // The step was captured without executing it.

@@ -243,6 +243,7 @@ void RankStep::agree_on_machine() {
 // A step whose code decides nothing by what it reads is one trace; else, one path of it.
 VirtualPlan RankStep::plan_on(const std::vector<at::Tensor>& batch, const StepInput& input, const StepOnFn& step,
                               const Numbers& numbers) {
+  check_memory_of(program_);
   const StepInput given{batch, input.names, input.constants};
   const auto on_batch = [&] { return step(batch); };
   if (numbers || is_traced_)
@@ -274,7 +275,6 @@ VirtualPlan RankStep::captured_alike(const StepInput& input, const StepOnFn& ste
   const std::vector<at::Tensor> batch = rows_.whole(input);
   for (int attempt = 0; attempt < kMostCaptures; ++attempt) {
     program_.refresh();
-    check_memory_of(program_);
     const std::string before = signature(list_tensors(program_, input), input);
     VirtualPlan captured = plan_on(batch, input, step, numbers);
     program_.refresh();

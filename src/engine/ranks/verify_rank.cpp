@@ -68,7 +68,7 @@ std::optional<LeftByRank> run_dry(Executor& executor, RunInputs inputs, DrawsLea
 }
 
 // A tensor that only one of the runs writes is in the other one as it was.
-std::string difference_of(const LeftByRank& plan, const LeftByRank& plain, bool narrow) {
+std::string difference_of(const LeftByRank& plan, const LeftByRank& plain, DType narrowest) {
   if (plan.results.size() != plain.results.size()) return "which results it leaves";
   std::vector<Named> ours = plan.results, theirs = plain.results;
   std::set<std::pair<Owner, std::string>> all;
@@ -86,7 +86,7 @@ std::string difference_of(const LeftByRank& plan, const LeftByRank& plain, bool 
     add(plan, key, ours);
     add(plain, key, theirs);
   }
-  return difference_in_values(ours, theirs, narrow);
+  return difference_in_values(ours, theirs, narrowest);
 }
 
 // What each instruction of a run makes, by its operand, but for what it writes to the program's memory, and for
@@ -117,7 +117,8 @@ std::string name_of_instruction(const Instruction& one) {
 
 class Verifier {
  public:
-  explicit Verifier(const RankProof& proof) : proof_(proof), ranks_(*proof.ranks), narrow_(proof.plan.plan.narrow) {}
+  explicit Verifier(const RankProof& proof)
+      : proof_(proof), ranks_(*proof.ranks), narrowest_(proof.plan.plan.narrowest) {}
 
   RankVerdict compare(Compiled& plain) {
     RankVerdict verdict;
@@ -140,7 +141,7 @@ class Verifier {
       if (!error.empty()) return str("an error: {}", error);
       if (!plain_error.empty()) return str("an error of the plain graph: {}", plain_error);
       if (!of || !right) return std::string(of || right ? "what it decides" : "");
-      return difference_of(*of, *right, narrow_);
+      return difference_of(*of, *right, narrowest_);
     };
     const std::string difference = difference_from_plain(left, plan_error);
     const bool is_missed = !left && !right && difference.empty();
@@ -251,7 +252,8 @@ class Verifier {
       const auto named_alike = [](const Sketch& sketch) {
         return std::vector<Named>{named("it", "it", sketch.values(), /*by_bits=*/false)};
       };
-      if (difference_in_values(named_alike(made.sketch), named_alike(by_nodes[right->second].sketch), narrow_).empty())
+      if (difference_in_values(named_alike(made.sketch), named_alike(by_nodes[right->second].sketch), narrowest_)
+              .empty())
         continue;
       place_ = made.instruction;
       op_ = name_of_instruction(proof_.plan.executor->schedule().instructions[made.instruction]);
@@ -261,7 +263,7 @@ class Verifier {
 
   const RankProof& proof_;
   Ranks& ranks_;
-  bool narrow_;
+  DType narrowest_;
   std::optional<DrawsLeaveNoTrace> draws_;
   size_t place_ = 0;
   std::string op_;

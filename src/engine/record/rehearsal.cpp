@@ -20,8 +20,6 @@ std::vector<at::Generator> generators_of(const Program& program) {
   return generators;
 }
 
-bool is_narrow(const Value& value) { return is_floating(value.dtype) && size_of(value.dtype) < size_of(DType::kF32); }
-
 bool writes_to_batch(const Trace& trace) {
   std::set<StorageId> batch;
   for (const External& external : trace.externals)
@@ -94,7 +92,9 @@ Rehearsal rehearse(Program& program, const StepInput& input, const OpRules& rule
       return output;
     });
     rehearsal.problem = problem_of(program, recording);
-    rehearsal.narrow = std::ranges::any_of(recording.trace.values, is_narrow);
+    for (const Value& value : recording.trace.values)
+      if (is_floating(value.dtype) && size_of(value.dtype) < size_of(rehearsal.narrowest))
+        rehearsal.narrowest = value.dtype;
     for (const at::Tensor& tensor : recording.output.tensors)
       rehearsal.left.push_back(named("what it returns", str("returned {}", rehearsal.left.size()), tensor, false));
     for (const Arg& number : recording.output.numbers)
@@ -114,7 +114,9 @@ Rehearsal rehearse(Program& program, const StepInput& input, const OpRules& rule
 
 std::string difference_of(const Rehearsal& one, const Rehearsal& other) {
   if (one.keys != other.keys || one.left.size() != other.left.size()) return "what it makes";
-  return difference_in_values(one.left, other.left, one.narrow || other.narrow);
+  return difference_in_values(
+      one.left, other.left,
+      std::ranges::min(one.narrowest, other.narrowest, {}, [](DType dtype) { return size_of(dtype); }));
 }
 
 }  // namespace stepc

@@ -49,9 +49,9 @@ class SavedState {
 // One step that was run and undone.
 struct Rehearsal {
   std::vector<OwnedKey> keys;
-  std::vector<Named> left;  // results, and copies of what the program held after it
-  bool narrow = false;      // the step computes in bf16 or f16
-  std::string problem;      // what of the step cannot be undone, or is not in `left`; empty: nothing
+  std::vector<Named> left;        // results, and copies of what the program held after it
+  DType narrowest = DType::kF32;  // floating-point type that the step computes in
+  std::string problem;            // what of the step cannot be undone, or is not in `left`; empty: nothing
 };
 Rehearsal rehearse(Program& program, const StepInput& input, const OpRules& rules,
                    const std::function<StepOutput()>& step);

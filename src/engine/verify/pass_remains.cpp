@@ -32,7 +32,7 @@ void PassRemains::add_written(const std::vector<at::Tensor>& written) {
 std::string difference(const Plan& plan, const PassRemains& replayed, const PassRemains& other) {
   if (replayed.all().size() != other.all().size()) return "how many tensors there are";
   if (plan.has_fixed_bits()) return difference_in_bits(replayed.all(), other.all());
-  return difference_in_values(replayed.all(), other.all(), plan.has_narrow());
+  return difference_in_values(replayed.all(), other.all(), plan.narrowest());
 }
 
 }  // namespace stepc

@@ -47,7 +47,7 @@ std::string difference_from_eager(const Plan& plan, Program& program, const std:
       return found == keys.end() ? at::Tensor() : now[static_cast<size_t>(found - keys.begin())];
     };
     const std::vector<Named> eager = remains.of(output, now, rebound, /*by_bits=*/false);
-    difference = difference_in_values(left_by_dry(remains, dry), eager, plan.graph()->narrow);
+    difference = difference_in_values(left_by_dry(remains, dry), eager, plan.graph()->narrowest);
   });
   program.refresh();
   return difference;
@@ -112,7 +112,7 @@ DryVerification verify_dry(Plan& plan, Program& program, const std::vector<at::T
     if (plain_error.empty())
       v.difference = !plain.result ? "what it decides"
                                    : difference_in_values(left_by_dry(remains, fused), left_by_dry(remains, plain),
-                                                          plan.graph()->narrow);
+                                                          plan.graph()->narrowest);
   }
 
   uint64_t copies = 0;

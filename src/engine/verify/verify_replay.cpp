@@ -61,7 +61,7 @@ class Comparison {
     return of_run(
         "the plain graph", [&] { return plan_.run_plain(program_, tensors_); },
         [&](const StepResult& plain) {
-          return difference_in_values(replayed, remains_.left_by(plain, tensors_, false), plan_.graph()->narrow);
+          return difference_in_values(replayed, remains_.left_by(plain, tensors_, false), plan_.graph()->narrowest);
         });
   }
 
@@ -85,7 +85,7 @@ class Comparison {
       return outcome;
     };
     return of_run("the recorded calls", run, [&](const StepResult& right) {
-      return difference_in_values(replayed, remains_.left_by(right, tensors_, false), plan_.graph()->narrow);
+      return difference_in_values(replayed, remains_.left_by(right, tensors_, false), plan_.graph()->narrowest);
     });
   }
 
@@ -199,7 +199,7 @@ void compare_traced(Plan& plan, Program& program, const EagerStep& eager, bool e
     difference = difference_in_bits(replayed, eager.left);
     return;
   }
-  difference = difference_in_values(replayed, eager.left, plan.has_narrow());
+  difference = difference_in_values(replayed, eager.left, plan.narrowest());
   if (difference.empty() || !verification.with_plain) return;
   const bool is_right = comparison.from_float64(replayed, verification.eager_errs).empty();
   if (is_right && !verification.eager_errs.empty()) difference.clear();
@@ -377,7 +377,7 @@ Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>
     difference = difference_in_bits(replayed, eager);
     if (difference.empty()) difference = numbers_difference(numbers, verification.output.numbers);
   } else {
-    difference = difference_in_values(replayed, eager, plan.has_narrow());
+    difference = difference_in_values(replayed, eager, plan.narrowest());
     // Of what ran as recorded calls nothing is left to decide.
     if (verification.with_plain) plan.dispute = std::exchange(difference, {});
   }
