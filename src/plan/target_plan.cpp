@@ -40,6 +40,26 @@ std::string commented(const std::string& text) {
   return out;
 }
 
+PlanGraphOptions options_for(const Target& target, const MemoryBudget& budget, std::optional<double> document_tokens) {
+  PlanGraphOptions options;
+  options.target = target;
+  options.budget = budget;
+  options.document_tokens = document_tokens;
+  return options;
+}
+
+TargetPlan timed(TargetPlan plan) {
+  verify(plan.schedule);
+  plan.timeline = simulate(plan.schedule, plan.target);
+  return plan;
+}
+
+TargetPlan planned(const Graph& graph, const Trace* trace, const PlanGraphOptions& options) {
+  PlannedGraph made = plan_graph(graph, trace, options);
+  return timed(
+      {.target = options.target, .schedule = std::move(made.plan.schedule), .memory = std::move(made.plan.memory)});
+}
+
 }  // namespace
 
 std::string beside_memory_of(const Target& target, uint64_t bytes) {
@@ -60,41 +80,22 @@ std::string TargetPlan::text() const {
 
 TargetPlan plan_for_target(const Trace& recorded, const Target& target, bool as_recorded, const MemoryBudget& budget,
                            std::optional<double> document_tokens, const std::optional<Fp8Recipe>& fp8) {
-  TargetPlan plan{.target = target};
   const Trace trace = in_one_memory(recorded);
-  if (as_recorded) {
-    plan.schedule = target.gpu
-                        ? plan_trace(with_gpu_allocations(trace, target.features), target.threads, target.features)
-                        : plan_trace(trace, target.threads);
-  } else {
-    PlanGraphOptions options;
-    options.target = target;
-    options.budget = budget;
-    options.document_tokens = document_tokens;
-    options.passes.settings.fp8 = fp8;
-    PlannedGraph planned = plan_graph(functionalise(trace), &trace, options);
-    plan.schedule = std::move(planned.plan.schedule);
-    plan.memory = std::move(planned.plan.memory);
-  }
-  verify(plan.schedule);
-  plan.timeline = simulate(plan.schedule, target);
-  return plan;
+  if (as_recorded)
+    return timed({.target = target,
+                  .schedule = target.gpu ? plan_trace(with_gpu_allocations(trace, target.features), target.threads,
+                                                      target.features)
+                                         : plan_trace(trace, target.threads)});
+  PlanGraphOptions options = options_for(target, budget, document_tokens);
+  options.passes.settings.fp8 = fp8;
+  return planned(functionalise(trace), &trace, options);
 }
 
 TargetPlan plan_for_target(const Graph& function, const Target& target, const MemoryBudget& budget,
                            std::optional<double> document_tokens) {
-  TargetPlan plan{.target = target};
-  PlanGraphOptions options;
-  options.target = target;
-  options.budget = budget;
-  options.document_tokens = document_tokens;
+  PlanGraphOptions options = options_for(target, budget, document_tokens);
   options.passes.without = done_to_functions();
-  PlannedGraph planned = plan_graph(function, nullptr, options);
-  plan.schedule = std::move(planned.plan.schedule);
-  plan.memory = std::move(planned.plan.memory);
-  verify(plan.schedule);
-  plan.timeline = simulate(plan.schedule, target);
-  return plan;
+  return planned(function, nullptr, options);
 }
 
 }  // namespace stepc
