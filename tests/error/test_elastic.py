@@ -313,6 +313,7 @@ def test_a_pin_that_the_world_cannot_hold(tiny):
 def flip_a_bit(process, data):
     """In the process's memory, wherever it has these bytes: not in files that it has mapped."""
     count = 0
+    os.kill(process, signal.SIGSTOP)  # so that the process finds the first change when there are no more to make
     with open(f"/proc/{process}/maps") as maps, open(f"/proc/{process}/mem", "r+b", buffering=0) as memory:
         for line in maps:
             place, rights, _, _, inode, *_ = line.split()
@@ -330,6 +331,7 @@ def flip_a_bit(process, data):
                 memory.write(bytes([held[at + 40] ^ 1]))
                 count += 1
                 at = held.find(data, at + 1)
+    os.kill(process, signal.SIGCONT)
     return count
 
 

@@ -120,7 +120,7 @@ def test_a_card_that_a_run_cannot_use_is_one_line(stepc, build_dir, card, words)
 def test_cards_that_are_a_default_have_a_line_in_the_docs():
     """Where `stepc train` has run, and what with."""
     root = pathlib.Path(__file__).resolve().parents[2]
-    cards = re.search(r"kProvenCards = \{(.*)\};", (root / "src/train/machine/device.cpp").read_text())[1]
+    cards = re.search(r"kProvenCards = \{(.*)\};", (root / "src/train/machine/device.h").read_text())[1]
     ran = (root / "docs/gpu.md").read_text().split("What has run on a GPU:")[1].split("\n\n")[1].splitlines()
     heads = [one.strip() for one in ran[0].split("|")]
     for card in re.findall(r'"(.*?)"', cards):
