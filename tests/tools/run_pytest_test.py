@@ -16,7 +16,7 @@ def run(tmp_path):
     def start(**files):
         for name, text in files.items():
             (tmp_path / f"test_{name}.py").write_text(LOGGED + text)
-        command = [sys.executable, ROOT / "tools/run_pytest", "--processes", "2", "-q", "-p", "no:cacheprovider",
+        command = [sys.executable, ROOT / "tools/run_pytest", "--processes", "3", "-q", "-p", "no:cacheprovider",
                    "-c", "/dev/null", "--rootdir", tmp_path, *sorted(tmp_path.glob("test_*.py"))]
         return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
@@ -28,7 +28,7 @@ def test_every_test_is_run_by_one_of_the_processes(run, tmp_path):
     ran = run(a=many, b="def test_one():\n    log('one')\n@pytest.mark.skip\ndef test_not(): pass\n")
     lines = [line.split() for line in (tmp_path / "ran").read_text().splitlines()]
     assert sorted(name for name, _ in lines) == sorted([*map(str, range(40)), "one"])
-    assert len({process for _, process in lines}) == 2
+    assert len({process for _, process in lines}) >= 2
     assert re.fullmatch(r"41 passed, 1 skipped in [\d.]+s", ran.stdout.splitlines()[-1]), ran.stdout
     assert ran.returncode == 0
 
