@@ -142,8 +142,9 @@ class Finder {
   }
   [[nodiscard]] bool is_of_output_layer(TensorId weight) const {
     const std::string& key = graph_.inputs[graph_.tensors[weight.index()].place].key;
-    const bool is_named = std::ranges::any_of(
-        kOutputLayers, [&](std::string_view name) { return key == name || key.ends_with("." + std::string(name)); });
+    const bool is_named = std::ranges::any_of(kOutputLayers, [&](std::string_view name) {
+      return key.ends_with(name) && (key.size() == name.size() || key[key.size() - name.size() - 1] == '.');
+    });
     if (is_named && key.find_first_of("0123456789") == std::string::npos) return true;
     return std::ranges::any_of(readers_[weight.index()],
                                [](const Node* reader) { return has(*reader, Trait::kSelects); });

@@ -74,7 +74,8 @@ TEST(FindDocuments, KeepsTheMeaningOfAMask) {
         const std::vector<Array> inputs = packed_rows(before, seed);
         const std::vector<Array> want = interpret(before, inputs), have = interpret(after, inputs);
         for (size_t k = 0; k < want.size(); ++k) EXPECT_TRUE(same_bits(have[k], want[k])) << "seed " << seed;
-        if (is_for_gpu) EXPECT_NE(have.back().integer(0), 0) << "documents lie in order, seed " << seed;
+        if (!is_for_gpu) continue;
+        EXPECT_NE(have.back().integer(0), 0) << "documents lie in order, seed " << seed;
       }
       EXPECT_EQ(find_documents(after, is_for_gpu), after);
     }

@@ -94,7 +94,8 @@ TEST(TargetPlan, PackedDocumentsAreAttentionOfVariableLengthsWithoutAMask) {
   verify(worst);
   verify_kernels(worst);
   for (const Instruction& one : worst.instructions) {
-    if (one.op.starts_with("attention")) EXPECT_EQ(one.why, "flash attention of variable lengths");
+    if (!one.op.starts_with("attention")) continue;
+    EXPECT_EQ(one.why, "flash attention of variable lengths");
   }
   for (const Operand& operand : worst.operands)
     EXPECT_FALSE(operand.sizes.size() == 4 && operand.sizes[2] == kTokens && operand.sizes[3] == kTokens);
