@@ -63,11 +63,10 @@ class CopiedExchanges final : public Exchanges {
   InFlight begin_rotate(at::TensorList operands, at::TensorList results, int64_t by) override {
     return begun(operands, results, [&](auto& sent, auto& got) { return host_.begin_rotate(sent, got, by); });
   }
-  InFlight begin_send(std::string_view what, at::TensorList tensors, int64_t to, int tag) override {
-    return begun(tensors, {}, [&](auto& sent, auto&) { return host_.begin_send(what, sent, to, tag); });
-  }
-  InFlight begin_receive(std::string_view what, at::TensorList tensors, int64_t from, int tag) override {
-    return begun({}, tensors, [&](auto&, auto& got) { return host_.begin_receive(what, got, from, tag); });
+  InFlight begin_messages(std::string_view what, at::TensorList sent, int64_t to, at::TensorList received, int64_t from,
+                          std::optional<int> tag) override {
+    return begun(sent, received,
+                 [&](auto& have, auto& got) { return host_.begin_messages(what, have, to, got, from, tag); });
   }
   void broadcast(at::TensorList tensors, int64_t from) override {
     const std::vector<at::Tensor> copies = on_host(tensors);

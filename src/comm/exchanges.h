@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include <ATen/core/Tensor.h>
@@ -34,8 +35,9 @@ class Exchanges {
   virtual InFlight begin_all_gather(at::TensorList operands, at::TensorList results) = 0;
   virtual InFlight begin_all_to_all(at::TensorList operands, at::TensorList results) = 0;
   virtual InFlight begin_rotate(at::TensorList operands, at::TensorList results, int64_t by) = 0;
-  virtual InFlight begin_send(std::string_view what, at::TensorList tensors, int64_t to, int tag) = 0;
-  virtual InFlight begin_receive(std::string_view what, at::TensorList tensors, int64_t from, int tag) = 0;
+  // Sends `sent` to one rank and receives `received` from one. Of a group's messages one of the two is empty.
+  virtual InFlight begin_messages(std::string_view what, at::TensorList sent, int64_t to, at::TensorList received,
+                                  int64_t from, std::optional<int> tag) = 0;
   virtual void broadcast(at::TensorList tensors, int64_t from) = 0;
   virtual void reduce_scatter(at::TensorList operands, at::TensorList results, ReduceOp how, void* scratch,
                               uint64_t scratch_bytes) = 0;

@@ -117,34 +117,22 @@ class HostExchanges final : public Exchanges {
   }
 
   InFlight begin_rotate(at::TensorList operands, at::TensorList results, int64_t by) override {
-    const int64_t to = (rank() + by) % ranks(), from = (rank() + ranks() - by) % ranks();
-    Messages messages;
-    for (size_t t = 0; t < operands.size(); ++t) {
-      for (int64_t k = 0; k < ranks(); ++k) {
-        messages.sent.push_back({operands[t].const_data_ptr(), k == to ? operands[t].nbytes() : 0});
-        messages.received.push_back({results[t].mutable_data_ptr(), k == from ? results[t].nbytes() : 0});
-      }
-    }
-    return peers_.begin("rotation", messages.sent, messages.received);
+    return begin_messages("rotation", operands, (rank() + by) % ranks(), results, (rank() + ranks() - by) % ranks(),
+                          {});
   }
 
-  InFlight begin_send(std::string_view what, at::TensorList tensors, int64_t to, int tag) override {
+  InFlight begin_messages(std::string_view what, at::TensorList sent, int64_t to, at::TensorList received, int64_t from,
+                          std::optional<int> tag) override {
     Messages messages;
-    for (const at::Tensor& tensor : tensors) {
+    for (const at::Tensor& tensor : sent)
       for (int64_t k = 0; k < ranks(); ++k)
         messages.sent.push_back({tensor.const_data_ptr(), k == to ? tensor.nbytes() : 0});
-    }
-    messages.received.resize(messages.sent.size());
-    return peers_.begin(what, messages.sent, messages.received, tag);
-  }
-
-  InFlight begin_receive(std::string_view what, at::TensorList tensors, int64_t from, int tag) override {
-    Messages messages;
-    for (const at::Tensor& tensor : tensors) {
+    for (const at::Tensor& tensor : received)
       for (int64_t k = 0; k < ranks(); ++k)
         messages.received.push_back({tensor.mutable_data_ptr(), k == from ? tensor.nbytes() : 0});
-    }
-    messages.sent.resize(messages.received.size());
+    const size_t count = std::max(messages.sent.size(), messages.received.size());
+    messages.sent.resize(count);
+    messages.received.resize(count);
     return peers_.begin(what, messages.sent, messages.received, tag);
   }
 

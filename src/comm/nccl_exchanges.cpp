@@ -167,13 +167,10 @@ class NcclExchanges final : public Exchanges {
     });
   }
 
-  InFlight begin_send(std::string_view what, at::TensorList tensors, int64_t to, int tag) override {
+  InFlight begin_messages(std::string_view what, at::TensorList sent, int64_t to, at::TensorList received, int64_t from,
+                          std::optional<int> tag) override {
     check();
-    return copied_.begin_send(what, tensors, to, tag);
-  }
-  InFlight begin_receive(std::string_view what, at::TensorList tensors, int64_t from, int tag) override {
-    check();
-    return copied_.begin_receive(what, tensors, from, tag);
+    return copied_.begin_messages(what, sent, to, received, from, tag);
   }
 
   void broadcast(at::TensorList tensors, int64_t from) override {

@@ -22,7 +22,7 @@ namespace stepc {
 using NativeStream = std::function<Nccl::Stream(const c10::Stream&)>;
 
 // All ranks of the group make it together, each with a device of its own; UserError where two have the same. Messages
-// (begin_send, begin_receive), which NCCL cannot tell apart by tags, go by way of `copied`. `peers` and `copied`
+// (begin_messages), which NCCL cannot tell apart by tags, go by way of `copied`. `peers` and `copied`
 // outlive it.
 std::unique_ptr<Exchanges> nccl_exchanges(Peers& peers, Exchanges& copied, const c10::Device& device, const Nccl& nccl,
                                           NativeStream native);

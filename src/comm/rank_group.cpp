@@ -83,11 +83,11 @@ void RankGroup::rotate(at::TensorList operands, at::TensorList results, int64_t 
 
 InFlight RankGroup::begin_send(std::string_view what, at::TensorList tensors, int64_t to, int tag) {
   check_tensors("message", tensors, tensors);
-  return messages_of(tensors).begin_send(what, tensors, to, tag);
+  return messages_of(tensors).begin_messages(what, tensors, to, {}, 0, tag);
 }
 InFlight RankGroup::begin_receive(std::string_view what, at::TensorList tensors, int64_t from, int tag) {
   check_tensors("message", tensors, tensors);
-  return messages_of(tensors).begin_receive(what, tensors, from, tag);
+  return messages_of(tensors).begin_messages(what, {}, 0, tensors, from, tag);
 }
 
 void RankGroup::broadcast(at::TensorList tensors, int64_t from) {

@@ -1,4 +1,4 @@
-// The report that a person reads after a run: planned beside measured.
+// The report after a run: planned values beside measured ones.
 #include <algorithm>
 
 #include "base/text.h"

@@ -17,7 +17,7 @@ namespace stepc {
 
 namespace {
 
-// What the autograd engine does to a parameter's gradient it does once: not in our backward pass and in the loop's.
+// The autograd engine must process a parameter's gradient once, not in stepc's backward pass and again in the loop's.
 std::string why_eager(const Program& program, const std::vector<at::Tensor>& parameters) {
   for (const at::Tensor& parameter : parameters) {
     if (!parameter.is_leaf()) return "the program computes a parameter, which is no leaf of its autograd graph then";
@@ -130,7 +130,7 @@ Segments::Call::~Call() {
   entry->open.set_obstacle("no backward pass came");
 }
 
-// Whatever of it waits for a backward pass.
+// Drops everything that waits for a backward pass.
 void Segments::Call::drop() {
   traced_.reset();
   check_.reset();
@@ -141,7 +141,7 @@ void Segments::Call::drop() {
   --owner_.open_recordings_;
 }
 
-// Nullptr where this call runs as it is: for good, or because another one is between its passes.
+// Returns nullptr if this call runs eagerly: because its signature does, or because another call is between its passes.
 PlanEntry* Segments::Call::find_entry() const {
   PlanEntry* entry = owner_.plans_.entry_of(signature_);
   if (entry == nullptr || entry->eager || owner_.open_recordings_ != 0) return nullptr;
@@ -212,7 +212,7 @@ std::vector<at::Tensor> Segments::Call::run_recorded(const ForwardFn& eager) {
   return outputs;
 }
 
-// The outputs of a replayed forward pass, or nothing where no plan fits.
+// The outputs of a replayed forward pass; nullopt if no plan fits.
 std::optional<std::vector<at::Tensor>> Segments::Call::replay() {
   using Outputs = std::optional<std::vector<at::Tensor>>;
   const auto run = [&](const std::shared_ptr<Plan>& plan, Plan::Outcome& outcome) -> Outputs {
@@ -238,7 +238,7 @@ void Segments::Call::run_as_before(const std::function<void()>& part) {
   run_and_restore(now, part);
 }
 
-// Of the forward pass; the plain graph is paused then. A run that cannot be had is no proof.
+// Compares the forward pass with the plain graph, which stays paused. A run that fails proves nothing.
 std::string Segments::Call::difference_from_plain(const std::vector<at::Tensor>& replayed) {
   try {
     const Plan::Outcome plain = plan_->run_plain(*owner_.program_, tensors_);
@@ -252,7 +252,7 @@ std::string Segments::Call::difference_from_plain(const std::vector<at::Tensor>&
   }
 }
 
-// The passes run as they are, too, for their calls alone: what counts, their results and draws, is the replay's.
+// The passes also run eagerly, only to record their calls. The replay's results and draws count.
 void Segments::Call::look_at_forward(const ForwardFn& eager) {
   const int64_t planned_structure = structure;
   Undo after(owner_.program_.get(), plan_->written_before_pause(tensors_), plan_->generators(*owner_.program_));
@@ -293,7 +293,7 @@ std::string Segments::Call::why_not_backward(const std::vector<at::Tensor>& grad
   const bool has_plan = mode_ != Mode::kRecord && mode_ != Mode::kEager;
   const auto is_same = [](const Version& version) { return version.is_same(); };
   if (!std::ranges::all_of(read_, is_same)) {
-    // Where eager ran, autograd knows whether that matters.
+    // After an eager forward pass, autograd itself knows whether the change matters.
     USER_CHECK(
         mode_ != Mode::kReplay && mode_ != Mode::kTrace,
         "a parameter or an argument of an accelerated model has been modified by an inplace operation between its "
@@ -375,7 +375,7 @@ std::vector<at::Tensor> Segments::Call::replay_backward(const std::vector<at::Te
   return joined(std::move(result.outputs), stash.take(result.rebindings));
 }
 
-// Of a replay whose time nobody takes.
+// Counts a replay whose time is not measured.
 void Segments::Call::note_pace() {
   PlanEntry* const entry = owner_.plans_.entry_of(signature_);
   if (entry != nullptr && !entry->pace.times_replay()) entry->pace.replayed(0);

@@ -11,7 +11,7 @@
 namespace stepc {
 
 namespace {
-// Each tensor that any of the plans may change, once.
+// Every tensor that any of the plans may change, once.
 std::vector<at::Tensor> changed_by_any(const std::list<std::shared_ptr<Plan>>& plans,
                                        const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> out;
@@ -23,8 +23,8 @@ std::vector<at::Tensor> changed_by_any(const std::list<std::shared_ptr<Plan>>& p
 }
 }  // namespace
 
-// A pass that runs as it is while its calls are compared with those of the plans: the plan that it follows then runs
-// from the same state, and is compared with it.
+// An eager pass whose calls are compared with those of the plans. The plan that it follows then runs from the same
+// state, and its results are compared with the pass.
 struct Segments::Call::TracedCheck {
   explicit TracedCheck(TracedPlans plans) : followed(std::move(plans)), first(&followed.begin()) {
     host.other = [this] { return followed.other(); };
@@ -48,7 +48,7 @@ struct Segments::Call::TracedCheck {
 
 void Segments::Call::Deleter::operator()(TracedCheck* check) const { delete check; }
 
-// Nothing where no plan fits.
+// Returns nullopt if no plan fits.
 std::optional<std::vector<at::Tensor>> Segments::Call::trace_forward(const ForwardFn& eager) {
   PlanCache& plans = owner_.plans_;
   const bool verifies = plans.must_verify(*entry_->plans.front()) || entry_->to_verify > 0;
@@ -81,7 +81,7 @@ std::optional<std::vector<at::Tensor>> Segments::Call::trace_forward(const Forwa
   return outputs;
 }
 
-// The run is over, or has left its plans: then what comes is eager's.
+// Ends the traced run. If it has left its plans, the rest of the call is eager.
 TracedStep Segments::Call::end_traced(StepOutput output) {
   const std::unique_ptr<TracedRun> run = std::move(traced_);
   TracedStep traced = run->finish(std::move(output));
@@ -104,10 +104,10 @@ std::vector<at::Tensor> Segments::Call::trace_backward(const std::vector<at::Ten
 
 // ---- a plan's proof
 
-// Code that runs beside its plan runs once, whatever is put back.
+// Code that runs beside its plan runs once, even if tensors are restored.
 Program* Segments::Call::with_host_state() const { return check_ == nullptr ? owner_.program_.get() : nullptr; }
 
-// The pass runs as it is, and counts; then the plan runs from the same state, and what it leaves is compared.
+// The pass runs eagerly, and its results count. Then the plan runs from the same state, and its results are compared.
 std::vector<at::Tensor> Segments::Call::check_forward(const ForwardFn& eager) {
   std::vector<at::Tensor> outputs;
   mode_ = Mode::kVerify;
@@ -130,7 +130,7 @@ std::vector<at::Tensor> Segments::Call::check_forward(const ForwardFn& eager) {
     before_->restore();
     outputs = eager();
     if (structure != plan_->pause_structure()) difference_ = "what the model's outputs are made into";
-    // Eager's graph counts writes to what it has saved: the plan's are none of them.
+    // Eager's autograd graph counts writes to tensors that it has saved. The plan's writes must not count.
     for (at::Tensor& tensor : tensors_)
       if (tensor.defined()) tensor = tensor.variable_data();
   }
@@ -175,7 +175,7 @@ std::string Segments::Call::difference_of_forward(const std::vector<at::Tensor>&
   return found;
 }
 
-// Or goes on with another plan, which another call verifies.
+// Whether the pass has left the plan, or has changed to another plan, which another call verifies.
 bool Segments::Call::left_while_checked() {
   const Tracer& tracer = check_->tracer();
   const bool has_left = !tracer.departure().difference.empty();

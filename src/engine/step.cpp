@@ -21,7 +21,7 @@
 namespace stepc {
 
 namespace {
-// Of a batch: no plan can be made for it.
+// The kind of a batch tensor for which no plan can be made; empty if there is none.
 std::string kind_that_no_plan_holds(const StepInput& input) {
   for (size_t t = 0; t < input.tensors.size(); ++t) {
     const at::Tensor& tensor = input.tensors[t];
@@ -115,9 +115,10 @@ StepOutput Step::run(const StepInput& input, const EagerFn& user_step, const Ste
 StepOutput Step::keep(PlanEntry& entry, Recording& recording, const StepInput& input, const BeforeStep* before) {
   std::vector<std::string> strange;
   for (const Unowned& unowned : recording.unowned) strange.push_back(unowned.obstacle);
-  // It may have left its plans once too often.
+  // The step may have left its plans too often by now.
   const std::shared_ptr<Plan> plan = entry.eager ? nullptr : plans_.keep(entry, recording, input);
-  // What nobody knows to be the program's would not be taken back. State that this step has made is there by the next.
+  // Tensors without a known owner could not be restored. Optimizer state that this step has made is known by the next
+  // step.
   const bool knows_all = recording.unowned.empty() && std::ranges::none_of(strange, [&](const std::string& one) {
                            return std::ranges::find(recording.obstacles, one) != recording.obstacles.end();
                          });
@@ -199,7 +200,7 @@ StepOutput Step::run_eagerly(const EagerFn& eager, const std::string& why) {
   return eager();
 }
 
-// The step's output, or nothing where no plan fits: then the program is as it was.
+// Returns nullopt if no plan fits; then the program is unchanged.
 std::optional<StepOutput> Step::replay(PlanEntry& entry, std::vector<at::Tensor>& tensors, const StepInput& input,
                                        const EagerFn& eager) {
   using Output = std::optional<StepOutput>;
@@ -225,7 +226,7 @@ std::optional<StepOutput> Step::replay(PlanEntry& entry, std::vector<at::Tensor>
   });
 }
 
-// The same with the step's host code beside the plan: it runs once, whatever comes of it.
+// The same for a traced step, whose host code runs beside the plan, exactly once.
 std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>& tensors, const StepInput& input,
                                       const EagerFn& eager) {
   const auto is_due = [&](const Plan& plan) { return plans_.must_verify(plan); };
@@ -276,7 +277,7 @@ std::optional<StepOutput> Step::trace(PlanEntry& entry, std::vector<at::Tensor>&
   return std::move(traced.output);
 }
 
-// Other plans may wait for the same.
+// Other plans may still wait for their verification.
 void Step::verified_one(PlanEntry& entry) const {
   const auto waits = [&](const std::shared_ptr<Plan>& plan) { return plans_.must_verify(*plan); };
   if (std::ranges::none_of(entry.plans, waits)) entry.to_verify = 0;
@@ -292,7 +293,7 @@ std::optional<StepOutput> Step::verify(PlanEntry& entry, Plan& plan, std::vector
   return conclude(entry, plan, std::move(verification));
 }
 
-// The step's output, and what its comparison came to.
+// Counts the verification's outcome and returns the step's output.
 StepOutput Step::conclude(PlanEntry& entry, Plan& plan, Verification verification) {
   release_free_memory();
   plan.set_verified(plan.dispute.empty() && verification.wrong_rule.empty());
@@ -313,12 +314,12 @@ StepOutput Step::conclude(PlanEntry& entry, Plan& plan, Verification verificatio
   }
   if (!verification.difference.empty())
     plans_.give_up(entry, str("a replay differs from {} in {}", verification.from, verification.difference));
-  // What counts has run by now; the plan is compared again when the step goes on.
+  // The step has run; the plan is compared again if the step continues.
   USER_CHECK(verification.wrong_rule.empty(), "{}", verification.wrong_rule);
   return std::move(verification.output);
 }
 
-// Whether the plan may run: not where it does not fit the program, and not where it is wrong.
+// Whether the plan may run: it fits the program, and its results are right.
 bool Step::prove(PlanEntry& entry, Plan& plan, const std::vector<at::Tensor>& tensors, const EagerFn& eager,
                  Plan::Outcome& outcome) {
   const auto begin = Clock::now();
@@ -351,7 +352,7 @@ std::optional<Target> Step::weighed_with() const {
   return plan != nullptr && plan->weighed() ? std::optional(plan->known().target) : std::nullopt;
 }
 
-// A plan that was weighed with a Target is predicted with the same.
+// A plan is predicted with the Target that it was weighed with.
 KnownTarget Step::target_of(const Plan& plan) const {
   if (plan.weighed()) return plan.known();
   return known_target(config_.kernel_directory, plan.schedule().features, plan.schedule().threads);

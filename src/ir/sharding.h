@@ -7,7 +7,7 @@
 //   <4*16/cp, 32>                 (4 * 16) tokens: each of the 4 rows' 16 split over cp
 //   <8, 32> sum(tp)               the sum over the ranks along tp
 //   <10/tp/dp_shard, 4>           10 rows split over tp, and each part over dp_shard
-//   <2*4/~cp*8, 32>               64 tokens in zig-zag: of 8 stretches rank r along cp has those at r and at 7 - r
+//   <2*4/~cp*8, 32>               64 tokens in zig-zag: of 8 chunks rank r along cp has those at r and at 7 - r
 //
 // A piece of extent e over an axis of n has ceil(e / n) elements a rank; what lies behind e is padding and may hold
 // anything. Over several axes that is done axis by axis. Where it divides, a piece is cut so that each axis has a piece

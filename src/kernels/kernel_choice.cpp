@@ -263,7 +263,7 @@ KernelChoice choose_node_calls(const Graph& group) {
   choice.nodes = flat_nodes(group);
   if (!choice.nodes) return choice;
   choice.kind = Kind::kNodes;
-  choice.why = "one ATen call a node, a stretch of the elements at a time";
+  choice.why = "one ATen call a node, a chunk of the elements at a time";
   choice.scratch_bytes = bytes_between(*choice.nodes);
   const auto size = [&](TensorId tensor) { return bytes_of(choice.nodes->type(tensor)); };
   for (uint32_t read = 0; read < group.inputs.size(); ++read)

@@ -15,7 +15,7 @@ int64_t count_of(const Graph& graph, TensorId tensor) { return element_count(gra
 bool is_single(const Graph& graph, TensorId tensor) { return count_of(graph, tensor) == 1; }
 
 // Of tensors that are single values or of one size.
-bool runs_by_stretch(const Graph& graph, const Node& node) {
+bool runs_by_chunk(const Graph& graph, const Node& node) {
   if (node.aten || node.outputs.size() != 1) return false;
   const OpDef& op = op_def(node.op);
   const auto single = [&](TensorId tensor) { return is_single(graph, tensor); };
@@ -68,7 +68,7 @@ std::optional<Graph> flat_nodes(Graph group) {
   if (count < 2 || std::ranges::any_of(group.inputs, has_strides) || std::ranges::any_of(group.outputs, has_strides))
     return std::nullopt;
   for (Node& node : group.nodes) {
-    if (!runs_by_stretch(group, node)) return std::nullopt;
+    if (!runs_by_chunk(group, node)) return std::nullopt;
     const OpDef& op = op_def(node.op);
     if (op.has(Trait::kReduction)) node.attrs = {{"dims", Shape{0}}, {"keepdim", false}};
     if (op.has(Trait::kShapeAttr)) node.attrs.set("shape", Shape());
@@ -96,18 +96,17 @@ std::vector<std::vector<TensorId>> dead_after(const Graph& flat) {
 }
 
 uint64_t bytes_between(const Graph& flat) {
-  const auto bytes_of_stretch = [&](TensorId tensor) {
+  const auto bytes_of_chunk = [&](TensorId tensor) {
     const TensorType& type = flat.type(tensor);
-    return aligned(
-        static_cast<uint64_t>(std::min(element_count(type.shape), kElementsOfStretch) * size_of(type.dtype)));
+    return aligned(static_cast<uint64_t>(std::min(element_count(type.shape), kElementsOfChunk) * size_of(type.dtype)));
   };
   const std::vector<std::vector<TensorId>> dead = dead_after(flat);
   uint64_t live = 0, most = 0, widest = 0;
-  for (size_t t = 0; t < flat.tensors.size(); ++t) widest = std::max(widest, bytes_of_stretch(TensorId(t)));
+  for (size_t t = 0; t < flat.tensors.size(); ++t) widest = std::max(widest, bytes_of_chunk(TensorId(t)));
   for (size_t n = 0; n < flat.nodes.size(); ++n) {
-    live += bytes_of_stretch(flat.nodes[n].outputs[0]);
+    live += bytes_of_chunk(flat.nodes[n].outputs[0]);
     most = std::max(most, live);
-    for (TensorId made : dead[n]) live -= bytes_of_stretch(made);
+    for (TensorId made : dead[n]) live -= bytes_of_chunk(made);
   }
   return most + widest;
 }

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <map>
+#include <type_traits>
 
 #include "base/check.h"
 #include "ops/integer_power.h"
@@ -160,6 +161,33 @@ std::string formula_text(const ScalarExpr& expr) {
 
 namespace {
 
+// Comparisons, logic and selection, which real numbers and integers have alike.
+template <class T>
+T choose(Primitive primitive, T a, T b, T c) {
+  switch (primitive) {
+    case Primitive::kEq:
+      return a == b ? 1 : 0;
+    case Primitive::kNe:
+      return a != b ? 1 : 0;
+    case Primitive::kLt:
+      return a < b ? 1 : 0;
+    case Primitive::kLe:
+      return a <= b ? 1 : 0;
+    case Primitive::kAnd:
+      return a != 0 && b != 0 ? 1 : 0;
+    case Primitive::kOr:
+      return a != 0 || b != 0 ? 1 : 0;
+    case Primitive::kXor:
+      return (a != 0) != (b != 0) ? 1 : 0;
+    case Primitive::kSelect:
+      return a != 0 ? b : c;
+    default:
+      INTERNAL_CHECK(false, "{} has no meaning on {}", name_of(primitive),
+                     std::is_integral_v<T> ? "integers" : "real numbers");
+  }
+  return 0;
+}
+
 double apply(Primitive primitive, double a, double b, double c) {
   switch (primitive) {
     case Primitive::kNeg:
@@ -226,26 +254,9 @@ double apply(Primitive primitive, double a, double b, double c) {
       return std::isnan(a) ? a : std::isnan(b) ? b : std::min(a, b);
     case Primitive::kMax:
       return std::isnan(a) ? a : std::isnan(b) ? b : std::max(a, b);
-    case Primitive::kEq:
-      return a == b ? 1 : 0;
-    case Primitive::kNe:
-      return a != b ? 1 : 0;
-    case Primitive::kLt:
-      return a < b ? 1 : 0;
-    case Primitive::kLe:
-      return a <= b ? 1 : 0;
-    case Primitive::kAnd:
-      return a != 0 && b != 0 ? 1 : 0;
-    case Primitive::kOr:
-      return a != 0 || b != 0 ? 1 : 0;
-    case Primitive::kXor:
-      return (a != 0) != (b != 0) ? 1 : 0;
-    case Primitive::kSelect:
-      return a != 0 ? b : c;
     default:
-      INTERNAL_CHECK(false, "{} has no meaning on real numbers", name_of(primitive));
+      return choose(primitive, a, b, c);
   }
-  return 0;
 }
 
 int64_t wrapped(uint64_t value) { return static_cast<int64_t>(value); }
@@ -297,32 +308,15 @@ int64_t apply(Primitive primitive, int64_t a, int64_t b, int64_t c) {
       return std::min(a, b);
     case Primitive::kMax:
       return std::max(a, b);
-    case Primitive::kEq:
-      return a == b ? 1 : 0;
-    case Primitive::kNe:
-      return a != b ? 1 : 0;
-    case Primitive::kLt:
-      return a < b ? 1 : 0;
-    case Primitive::kLe:
-      return a <= b ? 1 : 0;
-    case Primitive::kAnd:
-      return a != 0 && b != 0 ? 1 : 0;
-    case Primitive::kOr:
-      return a != 0 || b != 0 ? 1 : 0;
-    case Primitive::kXor:
-      return (a != 0) != (b != 0) ? 1 : 0;
     case Primitive::kBitAnd:
       return a & b;
     case Primitive::kBitOr:
       return a | b;
     case Primitive::kBitXor:
       return a ^ b;
-    case Primitive::kSelect:
-      return a != 0 ? b : c;
     default:
-      INTERNAL_CHECK(false, "{} has no meaning on integers", name_of(primitive));
+      return choose(primitive, a, b, c);
   }
-  return 0;
 }
 
 template <class T>

@@ -15,40 +15,40 @@ namespace {
 bool is_empty(const Shape& sizes) { return element_count(sizes) == 0; }
 bool is_dense(const ViewWindow& window) { return stepc::is_dense(window.sizes, window.strides); }
 
-// Dimensions of which each goes on where the next one ends are one stretch of evenly spaced elements.
-struct Stretch {
+// Dimensions of which each goes on where the next one ends are one run of evenly spaced elements.
+struct Run {
   int64_t count = 1;
   int64_t stride = 1;
 };
-std::vector<Stretch> stretches_of(const ViewWindow& window) {  // the last one first
-  std::vector<Stretch> stretches;
+std::vector<Run> runs_of(const ViewWindow& window) {  // the last one first
+  std::vector<Run> runs;
   for (size_t d = window.sizes.size(); d-- > 0;) {
     if (window.sizes[d] == 1) continue;
-    if (!stretches.empty() && window.strides[d] == stretches.back().count * stretches.back().stride)
-      stretches.back().count *= window.sizes[d];
+    if (!runs.empty() && window.strides[d] == runs.back().count * runs.back().stride)
+      runs.back().count *= window.sizes[d];
     else
-      stretches.push_back({window.sizes[d], window.strides[d]});
+      runs.push_back({window.sizes[d], window.strides[d]});
   }
-  return stretches;
+  return runs;
 }
 
-// Every dimension of the new shape has to lie in one stretch.
+// Every dimension of the new shape has to lie in one run.
 std::optional<ViewWindow> reshape(const Node& node, DType, const ViewWindow& operand) {
   ViewWindow view{node.attrs.get<Shape>("shape"), {}, operand.offset};
   view.strides = contiguous_strides(view.sizes);
   if (is_empty(view.sizes)) return view;
-  const std::vector<Stretch> stretches = stretches_of(operand);
+  const std::vector<Run> runs = runs_of(operand);
   size_t at = 0;
-  int64_t used = 1;  // elements of stretch `at`
+  int64_t used = 1;  // elements of run `at`
   for (size_t d = view.sizes.size(); d-- > 0;) {
     const int64_t size = view.sizes[d];
     if (size == 1) continue;
-    if (used == stretches[at].count) {
+    if (used == runs[at].count) {
       ++at;
       used = 1;
     }
-    if (stretches[at].count % (used * size) != 0) return std::nullopt;
-    view.strides[d] = used * stretches[at].stride;
+    if (runs[at].count % (used * size) != 0) return std::nullopt;
+    view.strides[d] = used * runs[at].stride;
     used *= size;
   }
   return view;

@@ -36,9 +36,9 @@ using Cuts = std::map<size_t, Cut>;  // by node
 using Links = std::multimap<size_t, size_t>;
 
 // Which nodes are cut, and how.
-class Plan {
+class ChosenCuts {
  public:
-  Plan(const Graph& graph, int64_t parts, uint64_t least_bytes)
+  ChosenCuts(const Graph& graph, int64_t parts, uint64_t least_bytes)
       : graph_(graph), mesh_(mesh_of(parts)), least_bytes_(least_bytes), readers_(graph.tensors.size()) {
     for (size_t n = 0; n < graph.nodes.size(); ++n)
       for (TensorId input : graph.nodes[n].inputs) readers_[input.index()].push_back(n);
@@ -246,7 +246,7 @@ class Cutter {
  public:
   Cutter(const Graph& graph, int64_t parts, uint64_t least_bytes)
       : graph_(graph), parts_(parts), r_(graph), is_there_(graph.tensors.size(), false), made_(graph.tensors.size()) {
-    std::tie(cuts_, links_) = Plan(graph, parts, least_bytes).run();
+    std::tie(cuts_, links_) = ChosenCuts(graph, parts, least_bytes).run();
     for (const GraphInput& input : graph.inputs) is_there_[input.tensor.index()] = true;
     for (const auto& [n, cut] : cuts_)
       made_[graph.nodes[n].outputs[0].index()].emplace(Made{cut.result, std::vector<TensorId>(size())});

@@ -381,7 +381,7 @@ struct Look {
 };
 
 // What is there before anything is recomputed.
-struct Before {
+struct Baseline {
   OrderProblem problem;
   KeptBytes kept;             // by layers
   uint64_t unseen_bytes = 0;  // as in Look
@@ -467,7 +467,7 @@ namespace {
 // little of what lies idle at the peak is recomputed to meet the budget, or else to go below the lowest so far by more
 // than a search of orders leaves.
 std::optional<Look> best_look(LooksOf& at, const Chooser& chooser, double most_seconds, uint64_t budget,
-                              double more_layers, const Before& before, size_t& looks) {
+                              double more_layers, const Baseline& before, size_t& looks) {
   std::optional<Look> best;
   const auto least_after = [&](size_t count) {
     KeptBytes kept;
@@ -515,7 +515,7 @@ RecomputeResult recompute(Graph graph, const RecomputeOptions& options) {
   result.step_seconds = chooser.step_seconds();
   const uint64_t budget = options.budget_bytes.value_or(0);
   LooksOf looks(graph, options);
-  Before before;
+  Baseline before;
   {
     const Planned& planned = looks.plain();
     if (options.more_layers > 0) before.kept = kept_by_layers(planned);

@@ -443,15 +443,15 @@ Price Pricer::price_collective(const Instruction& instruction) const {
   return {WorkClass::kCollective, took.bytes_seconds, took.latency_seconds, took.level};
 }
 
-// The nodes' calls on each stretch, and a copy of each result to where it belongs; what goes from one call to the next
-// lies as far away as a stretch is long.
+// The nodes' calls on each chunk, and a copy of each result to where it belongs; what goes from one call to the next
+// lies as far away as a chunk is long.
 Price Pricer::price_nodes(const Instruction& instruction) const {
   const Graph& nodes = schedule_.nodes[*instruction.nodes];
   int64_t count = 1;
   for (const GraphTensor& tensor : nodes.tensors) count = std::max(count, element_count(tensor.type.shape));
-  const int64_t whole_stretches = (count + kElementsOfStretch - 1) / kElementsOfStretch;
-  const auto stretches = static_cast<double>(whole_stretches);
-  const auto elements = static_cast<double>(std::min(count, kElementsOfStretch));
+  const int64_t whole_chunks = (count + kElementsOfChunk - 1) / kElementsOfChunk;
+  const auto chunks = static_cast<double>(whole_chunks);
+  const auto elements = static_cast<double>(std::min(count, kElementsOfChunk));
   const bool shares = elements >= kAtenGrain && threads_ > 1;
   const double alone = shares ? 1 : threads_;
   const double call = rates_.aten_call_seconds + (shares ? rates_.fork_seconds : 0);
@@ -461,9 +461,9 @@ Price Pricer::price_nodes(const Instruction& instruction) const {
     const bool reduces = kind_of_row(op_def(node.op)) == AtenKind::kReduction;
     price.compute_seconds += reduces ? work.bytes / rates_.aten_reduction_bytes_per_second * alone
                                      : work.all_flops() / rates_.aten_flops_per_second * alone +
-                                           work.bytes / stream_rate(rates_, work.bytes / stretches);
+                                           work.bytes / stream_rate(rates_, work.bytes / chunks);
   }
-  price.call_seconds = call * stretches * static_cast<double>(nodes.nodes.size() + instruction.writes.size());
+  price.call_seconds = call * chunks * static_cast<double>(nodes.nodes.size() + instruction.writes.size());
   return price;
 }
 

@@ -75,7 +75,7 @@ void add_ways(const SearchModel& model, const Cluster& cluster, const SearchPins
     const bool is_near = tp <= cluster.devices_per_node;
     if (!allows(pins.tp, tp) || (!pins.tp && (model.heads % tp != 0 || !is_near)) || tp > model.heads) continue;
     for (const int64_t cp : divisors(devices / tp)) {
-      // A ring cuts a row into 2 cp stretches.
+      // A ring cuts a row into 2 cp chunks.
       if (!allows(pins.cp, cp) || (cp > 1 && model.tokens % (2 * cp) != 0)) continue;
       for (const int64_t dp_shard : divisors(devices / tp / cp)) {
         const int64_t dp_replicate = devices / tp / cp / dp_shard;

@@ -16,8 +16,8 @@ namespace {
 
 bool is_empty(PyObject* hooks) { return hooks == nullptr || (PyDict_Check(hooks) && PyDict_Size(hooks) == 0); }
 
-// Whether it is Python's, with no hook left in it. PyTorch exports no type information of these classes: they are known
-// by their names.
+// Whether the object is a Python hook without any hook left in it. PyTorch exports no type information of these
+// classes, so they are recognised by their names.
 template <class Python, class Hook>
 bool is_removed(const Hook& hook, std::string_view name) {
   return std::string_view(typeid(hook).name()).ends_with(name) && is_empty(static_cast<const Python&>(hook).dict);

@@ -26,7 +26,7 @@ const _PyInterpreterFrame& inside(const py::handle& frame) {
   return *reinterpret_cast<PyFrameObject*>(frame.ptr())->f_frame;
 }
 
-// The same under the names of each version.
+// The interpreter's functions under the names of each version.
 #if PY_VERSION_HEX < 0x030C0000
 PyObject* code_in(const _PyInterpreterFrame& held) { return reinterpret_cast<PyObject*>(held.f_code); }
 PyObject* function_in(const _PyInterpreterFrame& held) { return reinterpret_cast<PyObject*>(held.f_func); }
@@ -52,7 +52,8 @@ int locals_in(const _PyInterpreterFrame& held) {
   return reinterpret_cast<PyCodeObject*>(code)->co_nlocalsplus;
 }
 
-// Of the stack, where the caller does not know it: 3.11 stores it before it reports an opcode, later versions do not.
+// The depth of the stack if the caller does not know it: 3.11 stores it before it reports an opcode, later versions do
+// not.
 int depth_in([[maybe_unused]] const _PyInterpreterFrame& held) {
 #if PY_VERSION_HEX < 0x030C0000
   return held.stacktop - locals_in(held);
@@ -61,12 +62,12 @@ int depth_in([[maybe_unused]] const _PyInterpreterFrame& held) {
 #endif
 }
 
-// None where the interpreter has put nothing, below a function that is no method.
+// Returns None for an empty stack entry, such as the one below a function that is no method.
 py::object object_at(PyObject* found) {
   return found == nullptr ? py::none() : py::reinterpret_borrow<py::object>(found);
 }
 
-// The topmost first; fewer where the stack holds fewer.
+// Returns the topmost entry first, and fewer than `count` if the stack is shorter.
 py::tuple top_of_stack(const py::handle& frame, int count, std::optional<int> depth) {
   const _PyInterpreterFrame& held = inside(frame);
   const int top = locals_in(held) + (depth ? *depth : depth_in(held));
@@ -85,7 +86,7 @@ py::object local_of(const py::handle& frame, int index) {
 
 py::object function_of(const py::handle& frame) { return object_at(function_in(inside(frame))); }
 
-// The number in an object that no other number is; the interpreter keeps one for each small integer.
+// A copy of the number as an object of its own; the interpreter shares one object for each small integer.
 py::int_ own_int(const py::int_& number) {
   const auto* const held = reinterpret_cast<PyLongObject*>(number.ptr());
   if (!is_one_digit(held)) return number;

@@ -21,7 +21,8 @@ namespace stepc {
 
 namespace {
 
-// Null, perhaps with an error, where nothing stands there any more. Held: a property makes its value anew.
+// Returns null, perhaps with an error set, if the slot is empty. The result is an owned reference, because a property
+// makes its value anew.
 py::object look_up(PyObject* container, PyObject* name, Slot::Kind kind) {
   const auto held = [](PyObject* one) { return py::reinterpret_borrow<py::object>(one); };
   switch (kind) {
@@ -41,8 +42,8 @@ py::object look_up(PyObject* container, PyObject* name, Slot::Kind kind) {
   return {};
 }
 
-// A look-up may run Python (a tensor's __hash__, a property), where a KeyboardInterrupt may come: that is the
-// program's.
+// A look-up may run Python (a tensor's __hash__, a property) and be interrupted; a KeyboardInterrupt belongs to the
+// program.
 py::object find(PyObject* container, PyObject* name, Slot::Kind kind) {
   py::object found = look_up(container, name, kind);
   if (found || PyErr_Occurred() == nullptr) return found;
@@ -70,7 +71,7 @@ PyObject* dict_of(PyObject* container) {
   return PyType_Check(container) ? dict_of_class(reinterpret_cast<PyTypeObject*>(container)) : nullptr;
 }
 
-// Where nothing tells a version, every witness is looked at.
+// A container without a version has all its witnesses checked at every call.
 void find_version(WatchedContainer& watched) {
   if (PyType_Check(watched.container.ptr()))
     watched.type = reinterpret_cast<PyTypeObject*>(watched.container.ptr());
@@ -78,7 +79,7 @@ void find_version(WatchedContainer& watched) {
     watched.dict_version = version_of_dict(watched.dict);
 }
 
-// Reads nothing else of the container: at every step most of them are in no cache.
+// Reads only the version: most containers are in no cache at the time of a step.
 uint64_t version_of(const WatchedContainer& watched) {
   if (watched.dict_version != nullptr) return *watched.dict_version;
   return watched.type == nullptr ? 0 : version_of_class(watched.type);
@@ -99,7 +100,7 @@ Py_ssize_t length_of(PyObject* container) {
   return length;
 }
 
-// A KeyboardInterrupt is no error of the code that it comes in.
+// A KeyboardInterrupt is not an error of the code that it interrupts.
 template <class Part>
 void interruptible(const Part& part) {
   try {
@@ -110,7 +111,8 @@ void interruptible(const Part& part) {
   }
 }
 
-// The same object, or the same number or text, bit by bit. A weak reference is not what it was once its object is gone.
+// Whether both are the same object, or the same number or text, bit by bit. A weak reference to a dead object equals
+// nothing.
 bool is_same(PyObject* a, PyObject* b) {
   if (a == b) return a == nullptr || !PyWeakref_Check(a) || PyWeakref_GetObject(a) != Py_None;
   if (a == nullptr || b == nullptr || Py_TYPE(a) != Py_TYPE(b)) return false;
@@ -154,7 +156,7 @@ int PythonProgram::traverse(visitproc visit, void* arg) const {
 }
 
 void PythonProgram::clear() {
-  // Taken out first: what is let go may run Python, which may look at this again.
+  // The slots are moved out first, because releasing objects may run Python code that looks at this program again.
   const auto slots = std::exchange(slots_, {});
   const auto watched = std::exchange(watched_, {});
   const auto flagged = std::exchange(flagged_, {});
@@ -348,7 +350,7 @@ void PythonProgram::adopt(const std::vector<std::string>& keys) {
 }
 
 bool PythonProgram::can_rebind(Owner owner) const {
-  // A parameter stays the object that it is and is given memory, which only the step's own code does again.
+  // A parameter stays the same object and gets other memory, which only the step's own code repeats.
   if (owner == Owner::kParameter) return is_traced_;
   return owner == Owner::kCaptured || owner == Owner::kBuffer || owner == Owner::kOptimizerState;
 }

@@ -59,7 +59,7 @@ py::object array_of(const py::object& tensor) {
   return tensor.attr("numpy")();
 }
 
-// What `function` returns, whose calls of operators no recording sees.
+// Returns the result of `function`, whose operator calls are not recorded.
 py::object unobserved(const py::object& function) {
   const c10::impl::ExcludeDispatchKeyGuard below_observer(kObserverKey);
   return function();

@@ -16,7 +16,7 @@ namespace stepc {
 
 namespace {
 
-// A forward pass that the loop has not come back from.
+// A forward pass whose backward pass the loop has not finished.
 class PythonCall {
  public:
   explicit PythonCall(std::unique_ptr<Segments::Call> call) : call_(std::move(call)) {}
@@ -97,7 +97,7 @@ class PythonSegments {
 
   PythonProgram& program() { return program_; }
 
-  // None: the model runs as it is.
+  // Returns None if the model runs eagerly.
   py::object begin(const py::list& tensors, std::vector<std::string> names, std::string constants) {
     StepInput input{tensors_of(tensors), std::move(names), std::move(constants)};
     auto call = in_turn([&] { return segments_.begin(std::move(input)); });

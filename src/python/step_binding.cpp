@@ -36,8 +36,8 @@ class PythonStep {
 
   PythonProgram& program() { return program_; }
 
-  // `eager` returns (tensors, numbers, seconds of the program's own function), and this (tensors, numbers, whether the
-  // call was eager's for good); on ranks `eager` is given the tensors that it is to be on. `began`: time.monotonic().
+  // `eager` returns (tensors, numbers, seconds of the program's own function). run() returns (tensors, numbers, whether
+  // the step is eager from now on). On ranks `eager` gets the tensors to run on. `began`: time.monotonic().
   py::tuple run(const py::list& tensors, std::vector<std::string> names, std::string constants, const py::object& eager,
                 double began) {
     const auto since_boot = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(began));
@@ -61,7 +61,7 @@ class PythonStep {
     const StepInput input{tensors_of(tensors), std::move(names), std::move(constants)};
     return in_turn([&] { return step_.compile(input, [&] { return call(eager); }); });
   }
-  // Empty: none.
+  // Returns an empty string if the steps do not differ.
   std::string difference(const py::list& one, const py::object& step_on_one, const py::list& other,
                          const py::object& step_on_other) {
     return in_turn([&] {
@@ -72,7 +72,7 @@ class PythonStep {
   }
   bool is_on_ranks() const { return step_.is_on_ranks(); }
   int64_t rank() { return step_.on_ranks().rank(); }
-  // In the order in which steps were made, which is the same on all ranks.
+  // The steps' numbers follow the order in which they were made, which is the same on all ranks.
   int64_t number() const { return number_; }
   void gather(const py::list& tensors, bool keeps) {
     const std::vector<at::Tensor> all = tensors_of(tensors);
@@ -88,7 +88,7 @@ class PythonStep {
   std::string save(const std::string& output, int64_t number, const Companions& companions) {
     return in_turn([&] { return step_.save(output, number, companions).string(); });
   }
-  // Its directory, and its number. `accept` gets the directory.
+  // Returns the checkpoint's directory and step number. `accept` gets the directory.
   std::pair<std::string, int64_t> load(const std::string& from, const py::object& accept) {
     const Checkpoint loaded = in_turn([&] {
       return step_.load(from, [&](const std::filesystem::path& directory) {
@@ -98,12 +98,13 @@ class PythonStep {
     });
     return {loaded.directory.string(), loaded.state.step};
   }
-  // (name, is_of_model, tensor, dimensions that are split or None, this rank's part, whether its stage has it)
+  // Returns tuples (name, is_of_model, tensor, dimensions that are split or None, this rank's part, whether its stage
+  // has it).
   py::list held_tensors() {
     py::list out;
     for (const ProgramParts::HeldTensor& one : in_turn([&] { return step_.on_ranks().held_tensors(); }))
       out.append(py::make_tuple(one.name, one.is_of_model, list_of({one.whole})[0], py::cast(one.split),
-                                list_of({one.stretch})[0], one.is_own));
+                                list_of({one.part})[0], one.is_own));
     return out;
   }
   std::vector<std::pair<std::string, int64_t>> mesh() {
@@ -123,7 +124,7 @@ class PythonStep {
   std::string memory_text() const { return step_.memory_text(); }
   std::string memory_svg() const { return step_.memory_svg(); }
   void start_profile() { step_.start_profile(); }
-  // (table, trace events), or None.
+  // Returns (table, trace events), or None.
   py::object finish_profile() {
     const std::optional<Profile> profile = in_turn([&] { return step_.finish_profile(); });
     if (!profile) return py::none();
@@ -192,7 +193,7 @@ void bind_ranks(py::module_& module) {
     const Parallel::Elastic chosen = elastic_of(elastic);
     const py::gil_scoped_release release;
     Launch launch = launch_of(std::getenv);
-    // Not launched by what sets these: then all are on this machine.
+    // If the launcher did not set these variables, all ranks are on this machine.
     if (launch.ranks != ranks || launch.rank != rank) launch = Launch();
     launch.rank = rank;
     launch.ranks = ranks;

@@ -48,7 +48,8 @@ std::vector<Arena*>& free_of_this_thread() {
 
 Arena::Arena() {
   install_cpu_hook();
-  // Address space costs nothing; half of what is refused is tried next, down to what no plan would fit in anyway.
+  // Address space costs nothing. If the system refuses a size, half of it is tried, down to a size that no plan would
+  // fit in.
   for (uint64_t bytes = uint64_t{4} << 40; bytes >= uint64_t{1} << 30; bytes /= 2) {
     void* memory = mmap(nullptr, bytes + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) continue;

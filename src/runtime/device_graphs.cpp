@@ -9,14 +9,14 @@
 namespace stepc {
 
 namespace {
-constexpr size_t kLeastInstructions = 3;  // of a stretch: recording and launching fewer gains nothing
+constexpr size_t kLeastInstructions = 3;  // of a range: recording and launching fewer gains nothing
 constexpr uint64_t kPlainRuns = 2;        // before the first recording: libraries make themselves ready
-constexpr int kMostRecordings = 8;        // of a stretch whose memory moves again and again
+constexpr int kMostRecordings = 8;        // of a range whose memory moves again and again
 }  // namespace
 
 DeviceGraphs::DeviceGraphs(const Schedule& schedule, const BoundOperands& operands)
-    : schedule_(schedule), operands_(operands), stretch_at_(schedule.instructions.size(), -1) {
-  if (!schedule.device.empty()) find_stretches();
+    : schedule_(schedule), operands_(operands), range_at_(schedule.instructions.size(), -1) {
+  if (!schedule.device.empty()) find_ranges();
 }
 
 // Whether the operand is the device's and lies at one place from run to run, as long as nobody moves it.
@@ -43,7 +43,7 @@ bool DeviceGraphs::may_be_part(const Instruction& instruction) const {
          std::ranges::all_of(instruction.writes, stays_there);
 }
 
-void DeviceGraphs::find_stretches() {
+void DeviceGraphs::find_ranges() {
   std::set<size_t> supplied;  // by the host, anew for each run
   for (const HostNumber& number : schedule_.host_numbers)
     if (number.instruction) supplied.insert(*number.instruction);
@@ -52,23 +52,23 @@ void DeviceGraphs::find_stretches() {
     size_t end = begin;
     while (end < count && !supplied.contains(end) && may_be_part(schedule_.instructions[end])) ++end;
     if (end - begin >= kLeastInstructions) {
-      Stretch stretch;
-      stretch.begin = begin;
-      stretch.end = end;
+      Range range;
+      range.begin = begin;
+      range.end = end;
       std::set<OperandId> met;
       for (size_t i = begin; i < end; ++i)
         for (const auto* ids : {&schedule_.instructions[i].reads, &schedule_.instructions[i].writes})
           for (OperandId id : *ids)
-            if (met.insert(id).second) stretch.operands.push_back(id);
-      stretch_at_[begin] = static_cast<int32_t>(stretches_.size());
-      stretches_.push_back(std::move(stretch));
+            if (met.insert(id).second) range.operands.push_back(id);
+      range_at_[begin] = static_cast<int32_t>(ranges_.size());
+      ranges_.push_back(std::move(range));
     }
     begin = std::max(end, begin + 1);
   }
 }
 
-bool DeviceGraphs::record(Stretch& stretch, const std::function<void(size_t)>& run_instruction) const {
-  ++stretch.recordings;
+bool DeviceGraphs::record(Range& range, const std::function<void(size_t)>& run_instruction) const {
+  ++range.recordings;
   std::unique_ptr<DeviceGraph> graph = make_device_graph(c10::Device(schedule_.device));
   if (graph == nullptr) return false;
   try {
@@ -76,34 +76,34 @@ bool DeviceGraphs::record(Stretch& stretch, const std::function<void(size_t)>& r
       const LibraryMemoryScope libraries;
       graph->begin();
     }
-    for (size_t i = stretch.begin; i < stretch.end; ++i) run_instruction(i);
+    for (size_t i = range.begin; i < range.end; ++i) run_instruction(i);
     graph->end();
   } catch (const std::exception& error) {
     graph->abandon();
-    log().info("instructions {} to {} run one by one: {}", stretch.begin, stretch.end, first_line(error.what()));
+    log().info("instructions {} to {} run one by one: {}", range.begin, range.end, first_line(error.what()));
     return false;
   }
-  stretch.graph = std::move(graph);
+  range.graph = std::move(graph);
   return true;
 }
 
 size_t DeviceGraphs::run(size_t index, const std::function<void(size_t)>& run_instruction) {
-  if (stretch_at_[index] < 0 || runs_ <= kPlainRuns) return index;
-  Stretch& stretch = stretches_[static_cast<size_t>(stretch_at_[index])];
-  if (stretch.is_refused) return index;
+  if (range_at_[index] < 0 || runs_ <= kPlainRuns) return index;
+  Range& range = ranges_[static_cast<size_t>(range_at_[index])];
+  if (range.is_refused) return index;
   const auto address = [&](OperandId id) -> const void* { return operands_.data(id); };
-  if (stretch.graph == nullptr || !std::ranges::equal(stretch.operands, stretch.addresses, {}, address)) {
-    stretch.graph.reset();
-    stretch.is_refused = stretch.recordings == kMostRecordings || !record(stretch, run_instruction);
-    if (stretch.is_refused) return index;
-    stretch.addresses.resize(stretch.operands.size());
-    std::ranges::transform(stretch.operands, stretch.addresses.begin(), address);
+  if (range.graph == nullptr || !std::ranges::equal(range.operands, range.addresses, {}, address)) {
+    range.graph.reset();
+    range.is_refused = range.recordings == kMostRecordings || !record(range, run_instruction);
+    if (range.is_refused) return index;
+    range.addresses.resize(range.operands.size());
+    std::ranges::transform(range.operands, range.addresses.begin(), address);
     ++recorded_;
     return index;
   }
-  stretch.graph->launch();
+  range.graph->launch();
   ++launches_;
-  return stretch.end;
+  return range.end;
 }
 
 }  // namespace stepc

@@ -35,7 +35,7 @@ class DeviceGraphs {
   [[nodiscard]] uint64_t recorded_before() const { return recorded_before_; }
 
  private:
-  struct Stretch {
+  struct Range {
     size_t begin = 0, end = 0;
     std::vector<OperandId> operands;
     std::vector<const void*> addresses;  // of these operands, as recorded
@@ -46,13 +46,13 @@ class DeviceGraphs {
 
   [[nodiscard]] bool may_be_part(const Instruction& instruction) const;
   [[nodiscard]] bool stays(OperandId operand) const;
-  void find_stretches();
-  bool record(Stretch& stretch, const std::function<void(size_t)>& run_instruction) const;
+  void find_ranges();
+  bool record(Range& range, const std::function<void(size_t)>& run_instruction) const;
 
   const Schedule& schedule_;
   const BoundOperands& operands_;
-  std::vector<Stretch> stretches_;
-  std::vector<int32_t> stretch_at_;  // by the instruction that begins it; -1: none begins there
+  std::vector<Range> ranges_;
+  std::vector<int32_t> range_at_;  // by the instruction that begins it; -1: none begins there
   uint64_t runs_ = 0;
   uint64_t launches_ = 0;
   uint64_t recorded_ = 0, recorded_before_ = 0;

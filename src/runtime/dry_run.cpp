@@ -27,10 +27,10 @@ DryRun::DryRun(const Schedule& schedule, const BoundOperands& operands, const st
       kept_(schedule.buffers.size()),
       begins_(schedule.instructions.size()),
       ends_(schedule.instructions.size()),
-      stretched_(schedule.instructions.size()) {
+      chunked_(schedule.instructions.size()) {
   const auto buffer_of = [&](OperandId id) { return schedule.operands[id.index()].buffer.index(); };
   const std::vector<BufferLife> lives = lives_of(schedule, false);
-  // The smallest stretch that all operands of the buffer lie in, from its origin.
+  // The smallest range that all operands of the buffer lie in, from its origin.
   std::vector<std::pair<int64_t, int64_t>> seen(schedule.buffers.size(), {std::numeric_limits<int64_t>::max(), 0});
   for (const Operand& operand : schedule.operands) {
     auto& [begin, end] = seen[operand.buffer.index()];
@@ -54,8 +54,8 @@ DryRun::DryRun(const Schedule& schedule, const BoundOperands& operands, const st
     if (kept_[b].inputs.empty()) continue;
     const size_t first = lives[b].first_write, last = lives[b].last_use;
     size_t write = 0;
-    if (first == last && is_stretched(b, first, kernels[first], write)) {
-      stretched_[first].push_back({write, kept_[b].inputs.front()});
+    if (first == last && is_chunked(b, first, kernels[first], write)) {
+      chunked_[first].push_back({write, kept_[b].inputs.front()});
       continue;
     }
     begins_[first].push_back(b);
@@ -64,7 +64,8 @@ DryRun::DryRun(const Schedule& schedule, const BoundOperands& operands, const st
   find_room();
 }
 
-// The lowest place for each that nothing of the schedule's, and none found before, takes meanwhile.
+// Finds for each kept buffer the lowest arena offset that no buffer of the schedule, and no kept buffer so far, uses
+// meanwhile.
 void DryRun::find_room() {
   struct Taken {
     size_t first, last;
@@ -104,9 +105,9 @@ void DryRun::find_room() {
     }
 }
 
-// Whether one result of the instruction is all that is written to the buffer, in the order of its elements.
-bool DryRun::is_stretched(size_t buffer, size_t instruction, const BoundKernel* kernel, size_t& write) const {
-  if (kernel == nullptr || kernel->stretches() == 1 || kept_[buffer].inputs.size() != 1) return false;
+// Whether one result of the instruction is everything that is written to the buffer, in the order of its elements.
+bool DryRun::is_chunked(size_t buffer, size_t instruction, const BoundKernel* kernel, size_t& write) const {
+  if (kernel == nullptr || kernel->chunks() == 1 || kept_[buffer].inputs.size() != 1) return false;
   const Operand& input = schedule_.operands[schedule_.inputs[kept_[buffer].inputs.front()].operand.index()];
   const bool is_wide = is_floating(input.dtype) && size_of(input.dtype) > 1;
   if (!is_wide || !is_contiguous(TensorLayout{{input.dtype, input.sizes}, input.strides})) return false;
@@ -120,7 +121,7 @@ bool DryRun::is_stretched(size_t buffer, size_t instruction, const BoundKernel* 
     const bool is_all = one.dtype == input.dtype && one.offset == input.offset &&
                         element_count(one.sizes) == element_count(input.sizes) &&
                         is_contiguous(TensorLayout{{one.dtype, one.sizes}, one.strides});
-    if (!is_all || kernel->made_by(kernel->stretches() - 1, w).end != element_count(input.sizes)) return false;
+    if (!is_all || kernel->made_by(kernel->chunks() - 1, w).end != element_count(input.sizes)) return false;
   }
   return found == 1;
 }
@@ -150,35 +151,35 @@ void DryRun::after(size_t instruction) {
     for (size_t input : kept_[b].inputs) show_(input, operands_[schedule_.inputs[input].operand], 0);
     put_back(kept_[b]);
   }
-  // A library's matmuls pack operands in memory of its own, which the C library keeps when they free it.
+  // A library's matmuls pack operands into memory that the C library keeps after they free it.
   if (instruction % kTrimEvery == kTrimEvery - 1) release_free_memory();
 }
 
 void DryRun::run(size_t instruction, BoundKernel& kernel, RunState& state) {
-  if (stretched_[instruction].empty()) return kernel.run(state);
-  for (int64_t stretch = 0; stretch < kernel.stretches(); ++stretch) run_stretch(instruction, kernel, state, stretch);
+  if (chunked_[instruction].empty()) return kernel.run(state);
+  for (int64_t chunk = 0; chunk < kernel.chunks(); ++chunk) run_chunk(instruction, kernel, state, chunk);
 }
 
-void DryRun::run_stretch(size_t instruction, BoundKernel& kernel, RunState& state, int64_t stretch) {
+void DryRun::run_chunk(size_t instruction, BoundKernel& kernel, RunState& state, int64_t chunk) {
   const std::vector<OperandId>& writes = schedule_.instructions[instruction].writes;
   const auto for_each = [&](const auto& act) {  // (its memory, its bytes before, how many, ...)
     size_t at = 0;
-    for (const Stretched& one : stretched_[instruction]) {
-      const auto made = kernel.made_by(stretch, one.write);
+    for (const Chunked& one : chunked_[instruction]) {
+      const auto made = kernel.made_by(chunk, one.write);
       const auto element = static_cast<size_t>(size_of(schedule_.operands[writes[one.write].index()].dtype));
       auto* const memory =
           static_cast<std::byte*>(operands_.data(writes[one.write])) + static_cast<size_t>(made.begin) * element;
       const size_t bytes = static_cast<size_t>(made.end - made.begin) * element;
-      if (before_stretch_.size() < at + bytes) before_stretch_.resize(at + bytes);
-      act(one, made, memory, before_stretch_.data() + at, bytes);
+      if (before_chunk_.size() < at + bytes) before_chunk_.resize(at + bytes);
+      act(one, made, memory, before_chunk_.data() + at, bytes);
       at += bytes;
     }
   };
-  for_each([](const Stretched&, const auto&, const std::byte* memory, std::byte* before, size_t bytes) {
+  for_each([](const Chunked&, const auto&, const std::byte* memory, std::byte* before, size_t bytes) {
     std::memcpy(before, memory, bytes);
   });
-  kernel.run_stretch(state, stretch);
-  for_each([&](const Stretched& one, const auto& made, std::byte* memory, const std::byte* before, size_t bytes) {
+  kernel.run_chunk(state, chunk);
+  for_each([&](const Chunked& one, const auto& made, std::byte* memory, const std::byte* before, size_t bytes) {
     const at::Tensor left = operands_[schedule_.inputs[one.input].operand];
     show_(one.input, left.view({-1}).narrow(0, made.begin, made.end - made.begin), made.begin);
     std::memcpy(memory, before, bytes);

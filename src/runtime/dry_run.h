@@ -1,7 +1,7 @@
 // A dry run of a Schedule: what it writes to the program's tensors is shown and undone, piece by piece. The old bytes
 // of a buffer of the program are kept from the first instruction that writes to the buffer to the last one that uses
 // it, so no copy of everything that a step changes exists at one time. If one instruction makes new contents of large
-// buffers, as updates do, only the bytes of a stretch of their elements are kept. Bytes that are kept longer lie in a
+// buffers, as updates do, only the bytes of a chunk of their elements are kept. Bytes that are kept longer lie in a
 // free part of the arena.
 #pragma once
 
@@ -47,22 +47,22 @@ class DryRun {
     std::unique_ptr<std::byte[]> elsewhere;
     std::byte* before = nullptr;
   };
-  // A result in the place of an input, kept a stretch at a time.
-  struct Stretched {
+  // A result in the place of an input, kept a chunk at a time.
+  struct Chunked {
     size_t write, input;
   };
-  [[nodiscard]] bool is_stretched(size_t buffer, size_t instruction, const BoundKernel* kernel, size_t& write) const;
+  [[nodiscard]] bool is_chunked(size_t buffer, size_t instruction, const BoundKernel* kernel, size_t& write) const;
   void find_room();
   void put_back(Kept& kept);
-  void run_stretch(size_t instruction, BoundKernel& kernel, RunState& state, int64_t stretch);
+  void run_chunk(size_t instruction, BoundKernel& kernel, RunState& state, int64_t chunk);
 
   const Schedule& schedule_;
   const BoundOperands& operands_;
   ShowWritten show_;
   std::vector<Kept> kept_;                          // by buffer
   std::vector<std::vector<size_t>> begins_, ends_;  // buffers, by instruction
-  std::vector<std::vector<Stretched>> stretched_;   // by instruction
-  std::vector<std::byte> before_stretch_;           // of all results that are kept by stretches
+  std::vector<std::vector<Chunked>> chunked_;       // by instruction
+  std::vector<std::byte> before_chunk_;             // of all results that are kept by chunks
 };
 
 }  // namespace stepc

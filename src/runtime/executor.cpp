@@ -32,7 +32,7 @@ struct BelowAutograd {
   c10::impl::ExcludeDispatchKeyGuard below_autocast{c10::autocast_dispatch_keyset};
 };
 
-// An instruction, bound: its kernel, and what has to be there before it runs.
+// A bound instruction: its kernel, and what must exist before the kernel runs.
 struct BoundInstruction {
   std::unique_ptr<BoundKernel> kernel;  // none: the executor does it itself
   std::vector<OperandId> own;           // writes whose memory is made for it; ATen calls bring their own
@@ -54,7 +54,7 @@ Schedule for_this_device(Schedule schedule) {
   return schedule;
 }
 
-// Nobody, where the step is of one device.
+// Returns nullptr for a step of one device.
 Ranks* check_ranks(const Schedule& schedule, Ranks* ranks) {
   if (schedule.mesh.axes.empty()) return nullptr;
   const std::string mesh = to_text(schedule.mesh);
@@ -65,7 +65,7 @@ Ranks* check_ranks(const Schedule& schedule, Ranks* ranks) {
   return ranks;
 }
 
-// A run between its beginning and its end, over a pause perhaps.
+// The state of a run from its beginning to its end, which may contain a pause.
 struct Running {
   Running(BoundOperands& operands, RunInputs from, const Schedule& schedule) : inputs(std::move(from)) {
     const bool has_device = !schedule.device.empty();
@@ -102,7 +102,7 @@ FlightPlace place_of(const Schedule& schedule, uint32_t index) {
   return place;
 }
 
-// As long as the executor lives.
+// Describes instructions as long as the executor lives.
 Flight::Describe descriptions_of(const std::shared_ptr<const Schedule>& kept) {
   return [of = std::weak_ptr<const Schedule>(kept)](uint32_t index) -> std::optional<FlightPlace> {
     const std::shared_ptr<const Schedule> schedule = of.lock();
@@ -113,7 +113,7 @@ Flight::Describe descriptions_of(const std::shared_ptr<const Schedule>& kept) {
 
 bool is_graph_on_device(const Schedule& schedule) { return schedule.features.sm > 0; }
 
-// Of which a Graph's draws follow. Recorded calls find a device's by themselves.
+// The default generator, which determines the draws of a Graph. Recorded calls find a device's generator themselves.
 at::Generator default_generator_of(const Schedule& schedule) {
   const bool is_on_cuda = is_graph_on_device(schedule) && c10::Device(schedule.device).is_cuda();
   return is_on_cuda ? at::globalContext().defaultGenerator(c10::Device(schedule.device))
@@ -250,7 +250,7 @@ struct Executor::Impl {
 
   // ---- what the executor does itself
 
-  // False: the run ends here, `result` says why.
+  // Returns false if the run ends here; `result` says why.
   bool act(const Instruction& instruction, StepResult& result) {
     switch (instruction.kind) {
       case Instruction::Kind::kGuard:
@@ -288,7 +288,7 @@ struct Executor::Impl {
     if (!guard.number) {
       const bool is_missed = is_graph_on_device(schedule) ? !operands[guard.reads[0]].item<bool>()
                                                           : !*static_cast<const bool*>(operands.data(guard.reads[0]));
-      // Of several ranks all stop here or none: another one's rows may be those that miss.
+      // All ranks of a mesh stop here or none: the guard may miss only for another rank's rows.
       const bool is_of_mesh = ranks != nullptr && schedule.mesh.ranks() > 1;
       result.missed_guard = is_of_mesh ? ranks->largest(is_missed ? 1 : 0) != 0 : is_missed;
       return !result.missed_guard;
@@ -301,7 +301,8 @@ struct Executor::Impl {
     return false;
   }
 
-  // An own buffer's as it is; of the program's memory a window, or with `copies` a copy.
+  // The tensors of the operands: an own buffer's tensor itself; for the program's memory a window, or with `copies` a
+  // copy.
   std::vector<at::Tensor> handed_out(const std::vector<OperandId>& reads, bool copies) const {
     std::vector<at::Tensor> out;
     for (OperandId read : reads) {
@@ -350,7 +351,7 @@ struct Executor::Impl {
     return goes_on;
   }
 
-  // From where the run stands to its end, a pause, or where it must stop; `result` says which.
+  // Runs to the end, to a pause, or to where the run must stop; `result` says which.
   void advance(StepResult& result) {
     Running& run = *running;
     const bool is_watched = run.is_watched();
@@ -379,7 +380,8 @@ struct Executor::Impl {
       throw LostRank(str("{}; {}", error.what(), where(run.next)), error.lost);
     }
   }
-  // Runs with the program's own allocations and above autograd, as it does in eager.
+  // Whether the instruction is host code, which runs with the program's own allocations and above autograd, as in
+  // eager.
   bool is_host_code(size_t index) const {
     const Instruction::Kind kind = schedule.instructions[index].kind;
     return kind == Instruction::Kind::kEvent || kind == Instruction::Kind::kPause || kind == Instruction::Kind::kSeed;
@@ -393,7 +395,7 @@ struct Executor::Impl {
                instruction.source.module);
   }
 
-  // Whether tensors come in where the run has stopped: not where the program only reads.
+  // Whether the program passes tensors in where the run has stopped; a mere read passes none.
   bool takes_incoming() const {
     const std::vector<OperandId>& writes = schedule.instructions[running->next - 1].writes;
     return std::ranges::any_of(writes, [&](OperandId write) {

@@ -48,7 +48,8 @@ void* InstructionMemory::at(uint64_t offset, size_t bytes) {
   return arena_.at(offset);
 }
 
-// The first of as many bytes that has not been asked for: a call may make its results in an order of its own.
+// Returns the first planned allocation of that size that is still free: a call may allocate its results in another
+// order.
 const PlannedAllocation* InstructionMemory::take_planned(size_t bytes, Space space) {
   for (size_t a = 0; a < taken_.size(); ++a) {
     const PlannedAllocation& one = instruction_->allocations[a];
@@ -59,8 +60,8 @@ const PlannedAllocation* InstructionMemory::take_planned(size_t bytes, Space spa
   return nullptr;
 }
 
-// Where there is scratch memory, the places of a call's results are the call's from beginning to end: what was a
-// temporary tensor's may yet be the result's.
+// A call with scratch memory keeps the places of its results until it ends: a temporary tensor's place may yet become
+// the result's.
 void InstructionMemory::give_back(const std::byte* freed) {
   if (instruction_->kind != Instruction::Kind::kAten && instruction_->kind != Instruction::Kind::kOp) return;
   for (size_t a = 0; a < taken_.size(); ++a) {

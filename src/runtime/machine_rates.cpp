@@ -12,9 +12,23 @@ namespace {
 
 constexpr double kEnoughSeconds = 0.05;
 
-// The best of a few runs, `amount` a run; of a long one, the first.
-template <class Work>
-double best_rate(double amount, const Work& work) {
+double rate_of(const at::TensorOptions& options, const MatmulShape& shape) {
+  const at::Tensor a = at::ones({shape.rows, shape.inner}, options);
+  const at::Tensor b = at::ones({shape.inner, shape.columns}, options);
+  at::Tensor product = at::empty({shape.rows, shape.columns}, options);
+  return best_rate(shape.flops(), [&] {
+    at::mm_out(product, a, b);
+    if (!product.is_cpu()) static_cast<void>(product.view(-1)[0].item<double>());  // waits for the device
+  });
+}
+
+}  // namespace
+
+double MatmulShape::flops() const {
+  return 2.0 * static_cast<double>(rows) * static_cast<double>(inner) * static_cast<double>(columns);
+}
+
+double best_rate(double amount, const std::function<void()>& work) {
   const auto start = Clock::now();
   work();  // warms up caches and threads
   if (const double first = seconds_since(start); first > kEnoughSeconds) return amount / first;
@@ -28,26 +42,14 @@ double best_rate(double amount, const Work& work) {
   return best;
 }
 
-double flops_of(const MatmulShape& shape) {
-  return 2.0 * static_cast<double>(shape.rows) * static_cast<double>(shape.inner) * static_cast<double>(shape.columns);
-}
-
-double rate_of(c10::ScalarType dtype, const MatmulShape& shape) {
-  const at::Tensor a = at::ones({shape.rows, shape.inner}, dtype);
-  const at::Tensor b = at::ones({shape.inner, shape.columns}, dtype);
-  at::Tensor product = at::empty({shape.rows, shape.columns}, dtype);
-  return best_rate(flops_of(shape), [&] { at::mm_out(product, a, b); });
-}
-
-}  // namespace
-
-double measure_matmul_rate(c10::ScalarType dtype, const std::vector<MatmulShape>& shapes) {
+double measure_matmul_rate(c10::ScalarType dtype, std::span<const MatmulShape> shapes, const c10::Device& device) {
   // A machine without instructions for a dtype multiplies it a thousand times slower: a small matmul tells.
   constexpr int64_t kSmall = 256;
   constexpr double kLongSeconds = 4 * kEnoughSeconds;
-  double best = rate_of(dtype, {kSmall, kSmall, kSmall});
+  const at::TensorOptions options = at::TensorOptions(device).dtype(dtype);
+  double best = rate_of(options, {kSmall, kSmall, kSmall});
   for (const MatmulShape& shape : shapes)
-    if (flops_of(shape) < best * kLongSeconds) best = std::max(best, rate_of(dtype, shape));
+    if (shape.flops() < best * kLongSeconds) best = std::max(best, rate_of(options, shape));
   return best;
 }
 

@@ -18,8 +18,8 @@ namespace stepc {
 
 namespace {
 
-// More than a call takes beside its operands, and address space alone until it does. On a device it is memory: enough
-// for any of its kernels.
+// More memory than a call takes beside its operands. On the CPU it is only address space until it is used; on a device
+// it is memory, enough for any of its kernels.
 uint64_t room_for(const UnknownWorkspace& call, bool is_on_device) {
   uint64_t bytes = is_on_device ? uint64_t{1} << 20 : uint64_t{64} << 20;
   for (const auto* operands : {&call.inputs, &call.outputs})
@@ -27,7 +27,7 @@ uint64_t room_for(const UnknownWorkspace& call, bool is_on_device) {
   return bytes;
 }
 
-// A Schedule of this one call, its results in an arena with room for whatever else it asks for.
+// A Schedule of this call alone, with its results in an arena that has room for all that the call allocates.
 Schedule alone(const UnknownWorkspace& call, int threads, const std::string& device) {
   Schedule s;
   s.threads = threads;
@@ -66,7 +66,7 @@ Schedule alone(const UnknownWorkspace& call, int threads, const std::string& dev
   return s;
 }
 
-// However the call ends, none of its pages stay.
+// Releases the arena's pages, however the call ends.
 class OwnArena {
  public:
   explicit OwnArena(const Schedule& schedule) {

@@ -30,7 +30,7 @@ struct GraphScheduleOptions {
   // The loops of a group for the device that the trace's tensors lie on, in place of those for any machine: its
   // generated kernels allow other pairs of buffers to be one piece of memory.
   std::function<LoopProgram(const Graph& group)> lower = {};
-  bool is_plain = false;  // one ATen call a node; pointwise groups a stretch of the elements at a time
+  bool is_plain = false;  // one ATen call a node; pointwise groups a chunk of the elements at a time
 };
 
 // The device that the recorded step works on; empty: none. All memory of its Graph is that device's, and what the step

@@ -92,7 +92,7 @@ struct Scratch {
 struct Instruction {
   enum class Kind : uint8_t {
     kGenerated,      // runs `program` on the reads, then the writes
-    kNodes,          // runs `nodes` as ATen calls, one a node, on a stretch of the elements at a time (node_calls.h)
+    kNodes,          // runs `nodes` as ATen calls, one a node, on a chunk of the elements at a time (node_calls.h)
     kMatmul,         // the blocked matmul that `matmul` describes
     kAttention,      // the blocked attention: `op` is its row of the op table
     kLoss,           // the blocked linear layer with its cross-entropy

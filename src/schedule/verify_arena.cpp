@@ -12,7 +12,7 @@ namespace stepc {
 
 namespace {
 
-// Goes through the instructions with what lives in the arena, by offset: stretches that do not overlap, so what a new
+// Goes through the instructions with what lives in the arena, by offset: ranges that do not overlap, so what a new
 // one meets is found beside it.
 class ArenaSweep {
  public:
@@ -32,11 +32,11 @@ class ArenaSweep {
 
  private:
   static constexpr uint64_t kNowhere = UINT64_MAX;
-  struct Stretch {
+  struct Range {
     uint64_t end;
     uint32_t buffer;
   };
-  using Stretches = std::map<uint64_t, Stretch>;
+  using Ranges = std::map<uint64_t, Range>;
 
   const Buffer& buffer(size_t b) const { return schedule_.buffers[b]; }
   size_t buffer_of(OperandId id) const { return schedule_.operands[id.index()].buffer.index(); }
@@ -61,9 +61,9 @@ class ArenaSweep {
                lives_[b].last_use == schedule_.instructions.size() ? "the end" : str("i{}", lives_[b].last_use));
   }
 
-  // The first stretch in [begin, end) that `matters`.
+  // The first range in [begin, end) that `matters`.
   template <class F>
-  const Stretch* met(uint64_t begin, uint64_t end, F&& matters) const {
+  const Range* met(uint64_t begin, uint64_t end, F&& matters) const {
     auto at = live_.upper_bound(begin);
     if (at != live_.begin() && std::prev(at)->second.end > begin) --at;
     for (; at != live_.end() && at->first < end; ++at)
@@ -114,12 +114,12 @@ class ArenaSweep {
     INTERNAL_CHECK_EQ(begin % kAlignment, 0U, "{}: b{} is not aligned", name_of_instruction(i), b);
     const auto same = live_.find(begin);
     if (same != live_.end() && may_take_over(i, same->second.buffer, b)) {
-      const Stretch from = same->second;
+      const Range from = same->second;
       live_.erase(same);
       place_[from.buffer] = kNowhere;
       if (from.end > end) put(end, from.end, from.buffer);  // is still read
     }
-    const Stretch* other = met(begin, end, [](uint32_t) { return true; });
+    const Range* other = met(begin, end, [](uint32_t) { return true; });
     INTERNAL_CHECK(other == nullptr, "{}: b{} is written over {}", name_of_instruction(i), b,
                    name_of_buffer(other->buffer));
     put(begin, end, b);
@@ -134,7 +134,7 @@ class ArenaSweep {
   void check_allocations(size_t i) const {
     for (const PlannedAllocation& one : schedule_.instructions[i].allocations) {
       if (one.own || one.bytes == 0) continue;
-      const Stretch* other =
+      const Range* other =
           met(one.offset, one.offset + one.bytes, [&](uint32_t b) { return lives_[b].first_write != i; });
       INTERNAL_CHECK(other == nullptr, "{}: an allocation at {} lies over {}", name_of_instruction(i), one.offset,
                      name_of_buffer(other->buffer));
@@ -148,7 +148,7 @@ class ArenaSweep {
     for (const auto& [scratch, name] :
          {std::pair(one.scratch, "scratch"), std::pair(workers, "the workers' scratch")}) {
       if (scratch.bytes == 0) continue;
-      const Stretch* other = met(scratch.offset, scratch.offset + scratch.bytes, [](uint32_t) { return true; });
+      const Range* other = met(scratch.offset, scratch.offset + scratch.bytes, [](uint32_t) { return true; });
       INTERNAL_CHECK(other == nullptr, "{}: {} lies over {}", name_of_instruction(i), name,
                      name_of_buffer(other->buffer));
     }
@@ -161,7 +161,7 @@ class ArenaSweep {
   const Schedule& schedule_;
   std::vector<BufferLife> lives_;                         // by buffer
   std::vector<std::vector<uint32_t>> starting_, ending_;  // buffers, by instruction
-  Stretches live_;
+  Ranges live_;
   std::vector<uint64_t> place_;  // in live_, by buffer
 };
 

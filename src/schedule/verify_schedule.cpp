@@ -64,7 +64,7 @@ class Verifier {
     return str("i{} ({} {})", at_, name_of(one.kind), one.op);
   }
 
-  // Whether such a stretch of the arena is all in that memory.
+  // Whether such a range of the arena is all in that memory.
   bool lies_in(Space space, uint64_t offset, uint64_t bytes) const {
     return schedule_.space_at(offset) == space && (bytes == 0 || schedule_.space_at(offset + bytes - 1) == space);
   }

@@ -37,7 +37,7 @@ struct Use {
   size_t instruction = 0;
 };
 
-// Who has last touched each stretch of one piece of memory.
+// Who has last touched each range of one piece of memory.
 class Touched {
  public:
   // Calls visit(use) for all that a use of [begin, end) must come after, and notes it.
@@ -46,50 +46,50 @@ class Touched {
     if (begin >= end) return;
     split(begin);
     split(end);
-    for (auto at = stretches_.lower_bound(begin); at != stretches_.end() && at->first < end; ++at) {
-      Stretch& stretch = at->second;
-      for (const Use& write : stretch.writes) visit(write);
+    for (auto at = ranges_.lower_bound(begin); at != ranges_.end() && at->first < end; ++at) {
+      Range& range = at->second;
+      for (const Use& write : range.writes) visit(write);
       if (writes)
-        for (const Use& read : stretch.reads) visit(read);
+        for (const Use& read : range.reads) visit(read);
     }
-    for (uint64_t from = begin; from < end;) {  // what nobody has touched yet becomes a stretch of its own
-      auto at = stretches_.lower_bound(from);
-      const uint64_t to = at == stretches_.end() ? end : std::min(end, at->first);
-      if (from < to) at = stretches_.emplace(from, Stretch{to, {}, {}}).first;
+    for (uint64_t from = begin; from < end;) {  // what nobody has touched yet becomes a range of its own
+      auto at = ranges_.lower_bound(from);
+      const uint64_t to = at == ranges_.end() ? end : std::min(end, at->first);
+      if (from < to) at = ranges_.emplace(from, Range{to, {}, {}}).first;
       note(at->second, now, writes);
       from = at->second.end;
     }
   }
 
  private:
-  struct Stretch {
+  struct Range {
     uint64_t end;
     std::vector<Use> writes;  // the last one
     std::vector<Use> reads;   // since then, the last of each stream
   };
-  static void note(Stretch& stretch, const Use& now, bool writes) {
+  static void note(Range& range, const Use& now, bool writes) {
     if (writes) {
-      stretch.writes = {now};
-      stretch.reads.clear();
+      range.writes = {now};
+      range.reads.clear();
       return;
     }
-    const auto same = std::ranges::find(stretch.reads, now.stream, &Use::stream);
-    if (same == stretch.reads.end())
-      stretch.reads.push_back(now);
+    const auto same = std::ranges::find(range.reads, now.stream, &Use::stream);
+    if (same == range.reads.end())
+      range.reads.push_back(now);
     else
       *same = now;
   }
   void split(uint64_t place) {
-    auto at = stretches_.upper_bound(place);
-    if (at == stretches_.begin()) return;
+    auto at = ranges_.upper_bound(place);
+    if (at == ranges_.begin()) return;
     --at;
     if (at->first >= place || at->second.end <= place) return;
-    Stretch behind = at->second;
+    Range behind = at->second;
     at->second.end = place;
-    stretches_.emplace(place, std::move(behind));
+    ranges_.emplace(place, std::move(behind));
   }
 
-  std::map<uint64_t, Stretch> stretches_;  // by begin
+  std::map<uint64_t, Range> ranges_;  // by begin
 };
 
 class StreamVerifier {

@@ -150,10 +150,10 @@ std::vector<at::Tensor> results_of(Exchanges& exchanges, const Peers& peers, at:
   if (n > 1) {  // messages by tags, in any order
     const int64_t next = (rank + 1) % n, last = (rank + n - 1) % n;
     const auto sent = whole(), got = zeros({{3, 5}, {}});
-    InFlight two = exchanges.begin_receive("two", {got[1]}, last, 2),
-             one = exchanges.begin_receive("one", {got[0]}, last, 1);
-    InFlight to_one = exchanges.begin_send("one", {sent[0]}, next, 1),
-             to_two = exchanges.begin_send("two", {sent[1]}, next, 2);
+    InFlight two = exchanges.begin_messages("two", {}, 0, {got[1]}, last, 2),
+             one = exchanges.begin_messages("one", {}, 0, {got[0]}, last, 1);
+    InFlight to_one = exchanges.begin_messages("one", {sent[0]}, next, {}, 0, 1),
+             to_two = exchanges.begin_messages("two", {sent[1]}, next, {}, 0, 2);
     for (InFlight* message : {&one, &two, &to_one, &to_two}) message->end();
     keep(got);
   }

@@ -25,7 +25,7 @@ TEST(Sketch, TellsSizeAndDistanceOfLargeTensors) {
   }
 }
 
-TEST(Sketch, OfStretchesIsThatOfTheWhole) {
+TEST(Sketch, OfChunksIsThatOfTheWhole) {
   for (const int64_t count : {100, 1024, 5000, 300000}) {
     const at::Tensor whole = at::randn({count}).to(at::kBFloat16);
     Sketch sketch;

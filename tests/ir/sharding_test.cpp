@@ -55,7 +55,7 @@ TEST_F(ShardingOn, WhatDoesNotDivideIsPaddedAxisByAxis) {
   EXPECT_EQ(local_shape(sharding, {10, 7}, mesh), (std::vector<int64_t>{3, 7}));
 }
 
-TEST_F(ShardingOn, InZigZagEachRankHasAnEarlyAndALateStretch) {
+TEST_F(ShardingOn, InZigZagEachRankHasAnEarlyAndALateChunk) {
   const Piece turning = {4, {tp}, true};
   const Pieces pieces = canonical({{3, {}}, {2, {}}, turning, {2, {}}}, mesh);
   EXPECT_EQ(pieces, (Pieces{{6, {}}, turning, {2, {}}}));

@@ -1,4 +1,4 @@
-// Which groups run node by node on stretches of their elements.
+// Which groups run node by node on chunks of their elements.
 #include "kernels/node_calls.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ return %5
   EXPECT_EQ(update->nodes[3].attrs.get<Shape>("dims"), (Shape{0}));
   EXPECT_EQ(flat_nodes(*update), *update);
   // The matmul, its cast and its square at once, and one more; not of all elements.
-  EXPECT_EQ(bytes_between(*update), static_cast<uint64_t>(kElementsOfStretch) * (4 + 2 + 4 + 4));
+  EXPECT_EQ(bytes_between(*update), static_cast<uint64_t>(kElementsOfChunk) * (4 + 2 + 4 + 4));
 }
 
 // The parts of a rank come in other shapes than its gradients.

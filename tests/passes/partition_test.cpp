@@ -79,7 +79,7 @@ TEST(Partition, EveryRuleEqualsTheWholeOp) {
                 continue;
               if (rule.indexed && rule.indexed->factor == static_cast<int>(f) && inner != 1) continue;
               const Mesh mesh = make_mesh({{"tp", ranks}});
-              // Canonical: 6 over 2 are 2 stretches of 3.
+              // Canonical: 6 over 2 are 2 ranges of 3.
               const int64_t extent = size / inner;
               const bool divides = extent % ranks == 0;
               const Split split = {f, {divides ? ranks : extent, {0}}, divides ? inner * extent / ranks : inner};

@@ -284,7 +284,7 @@ TEST(PlanGraph, TheCheaperWayOfASplitSequenceIsChosen) {
   EXPECT_EQ(chosen(256, 4, 1, slow_links), Context::kHeads) << "a quarter of each tensor is sent, not each key thrice";
   EXPECT_EQ(chosen(256, 4, 8, slow_links), Context::kRing) << "there are fewer keys than queries to send";
   EXPECT_EQ(chosen(256, 2, 1), Context::kRing) << "4 ranks cannot share 2 heads";
-  EXPECT_EQ(chosen(252, 4, 1), Context::kHeads) << "252 tokens are not 8 stretches";
+  EXPECT_EQ(chosen(252, 4, 1), Context::kHeads) << "252 tokens are not 8 chunks";
   EXPECT_EQ(chosen(252, 2, 1), Context::kGather);
   for (const Context context : {Context::kGather, Context::kHeads, Context::kRing})
     EXPECT_EQ(planned_on_ranks(attention_step(256, 4, 1), context).context, context);

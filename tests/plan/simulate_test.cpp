@@ -266,7 +266,7 @@ TEST(Simulate, AGeneratedKernelTakesItsLoopsAtTheRatesOfWhatTheyDo) {
   EXPECT_GT(exponential, 4 * negated) << "a polynomial";
 }
 
-// What has no kernel of its own runs node by node, a stretch of the elements at a time.
+// What has no kernel of its own runs node by node, a chunk of the elements at a time.
 TEST(Simulate, NodesThatRunOneByOneTakeTheirCalls) {
   const Graph fused = fuse(parse_graph(
       "stepc.graph 1\ninput %0: f32[196608] = batch \"0\"\ninput %1: f32[196608] = batch \"1\"\n"
@@ -281,7 +281,7 @@ TEST(Simulate, NodesThatRunOneByOneTakeTheirCalls) {
   target.rates.aten_flops_per_second = 1e18;
   const TimelineEntry entry = only(schedule, target);
   EXPECT_EQ(entry.work, WorkClass::kElementwise);
-  EXPECT_NEAR(entry.seconds(), 3 * 3 * 3e-3, 1e-9) << "three stretches of two nodes and a copy";
+  EXPECT_NEAR(entry.seconds(), 3 * 3 * 3e-3, 1e-9) << "three chunks of two nodes and a copy";
   target.rates.aten_flops_per_second = 1e6;
   EXPECT_NEAR(only(schedule, target).seconds(), 3 * 3 * 3e-3 + 2 * 196608 / 1e6, 1e-6);
   target.rates.streams = {{1, 1e6}};

@@ -296,18 +296,18 @@ INSTANTIATE_TEST_SUITE_P(Kernels, RunSteps,
 
 TEST(PlainSteps, ComeToWhatTheInterpreterSays) {
   KernelSources kernels{{}};
-  size_t by_stretch = 0;
+  size_t by_chunk = 0;
   for (uint64_t seed = 0; seed < 60; ++seed) {
     const Graph graph = test::random_fused_step(seed, matmul_rule({}));
     const GraphSchedule plan = test::plan_measured(graph, {.threads = 2, .is_plain = true});
     EXPECT_TRUE(plan.schedule.programs.empty());
-    by_stretch += plan.schedule.count(Instruction::Kind::kNodes);
+    by_chunk += plan.schedule.count(Instruction::Kind::kNodes);
     Executor executor(plan.schedule, &kernels);
     for (uint64_t k = 0; k < 2; ++k)
       EXPECT_EQ(run(graph, executor, random_inputs(graph, 10 * seed + k), seed).unplanned, 0U) << seed;
     if (HasFailure()) return;
   }
-  EXPECT_GT(by_stretch, 60U);
+  EXPECT_GT(by_chunk, 60U);
 }
 
 // ---- dry runs
@@ -328,7 +328,7 @@ update %1 = %8
 return %5
 )";
 
-// Shown in stretches, the tensors are as a run leaves them, and then as they were before.
+// Shown in chunks, the tensors are as a run leaves them, and then as they were before.
 void expect_dry_as_run(const GraphSchedule& plan, KernelSources& kernels) {
   Executor executor(plan.schedule, &kernels);
   at::manual_seed(1);
@@ -339,22 +339,22 @@ void expect_dry_as_run(const GraphSchedule& plan, KernelSources& kernels) {
     tensors.push_back(one.clone());
     shown.push_back(at::zeros_like(one));
   }
-  size_t stretches = 0;
+  size_t chunks = 0;
   RunInputs dry;
   dry.tensors = tensors;
   dry.show_written = [&](size_t input, const at::Tensor& left, int64_t first) {
-    ++stretches;
+    ++chunks;
     shown[input].view({-1}).narrow(0, first, left.numel()).copy_(left.reshape({-1}));
   };
   const StepResult looked = executor.run(dry);
-  EXPECT_GT(stretches, 2U) << to_text(plan.schedule);
+  EXPECT_GT(chunks, 2U) << to_text(plan.schedule);
   for (size_t i = 0; i < tensors.size(); ++i) EXPECT_TRUE(tensors[i].equal(before[i])) << i;
   const StepResult ran = executor.run({tensors, {}, {}});
   EXPECT_TRUE(looked.outputs[0].equal(ran.outputs[0]));
   for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(tensors[i].equal(shown[i])) << i;
 }
 
-TEST(DryRun, TakesLargeUpdatesBackAStretchAtATime) {
+TEST(DryRun, TakesLargeUpdatesBackAChunkAtATime) {
   const Graph graph = parse_graph(kLargeUpdate);
   KernelSources kernels{{}};
   expect_dry_as_run(test::planned(graph, kernels).plan, kernels);

@@ -14,24 +14,24 @@ constexpr std::array<int, 6> kColours = {36, 33, 35, 32, 34, 31};  // cyan, yell
 constexpr std::string_view kReset = "\x1b[0m";
 
 // Tokens of one document that are all learned or all not.
-struct Stretch {
+struct Run {
   size_t begin, end;
   bool learned;
 };
 
 // A token is learned if the label before it is one. Nothing predicts the first.
-std::vector<Stretch> stretches_of(const PackedRow& row) {
-  std::vector<Stretch> stretches;
+std::vector<Run> runs_of(const PackedRow& row) {
+  std::vector<Run> runs;
   for (size_t i = 0; i < row.tokens.size(); ++i) {
     const bool learned = i > 0 && row.labels[i - 1] != PackedRow::kNoLabel;
-    const bool same = i > 0 && row.documents[i] == row.documents[i - 1] && learned == stretches.back().learned;
+    const bool same = i > 0 && row.documents[i] == row.documents[i - 1] && learned == runs.back().learned;
     if (same) {
-      stretches.back().end = i + 1;
+      runs.back().end = i + 1;
     } else {
-      stretches.push_back({i, i + 1, learned});
+      runs.push_back({i, i + 1, learned});
     }
   }
-  return stretches;
+  return runs;
 }
 
 void append_visible(std::string& out, std::string_view text, bool keep_newlines) {
@@ -88,16 +88,15 @@ size_t learned_tokens(const PackedRow& row) {
 
 std::string shown_row(const Tokenizer& tokenizer, const PackedRow& row, const ShownRowOptions& options) {
   std::string out;
-  for (const Stretch& stretch : stretches_of(row)) {
-    const int64_t document = row.documents[stretch.begin];
-    const std::string text =
-        text_of(tokenizer, row.tokens.subspan(stretch.begin, stretch.end - stretch.begin), options);
+  for (const Run& run : runs_of(row)) {
+    const int64_t document = row.documents[run.begin];
+    const std::string text = text_of(tokenizer, row.tokens.subspan(run.begin, run.end - run.begin), options);
     if (options.colour) {
       const int colour = kColours[static_cast<size_t>(document) % kColours.size()];
-      out += str("\x1b[{}{}m{}{}", stretch.learned ? "" : "2;", colour, text, kReset);
+      out += str("\x1b[{}{}m{}{}", run.learned ? "" : "2;", colour, text, kReset);
     } else {
-      out += str("document {}, {} {}: {}\n", document, stretch.end - stretch.begin,
-                 stretch.learned ? "learned" : "not learned", text);
+      out +=
+          str("document {}, {} {}: {}\n", document, run.end - run.begin, run.learned ? "learned" : "not learned", text);
     }
   }
   if (options.colour && !out.empty()) out += "\n";

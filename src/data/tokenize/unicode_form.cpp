@@ -46,7 +46,7 @@ size_t ascii_end(std::string_view text, size_t at) {
   while (at < text.size() && static_cast<unsigned char>(text[at]) < 0x80) ++at;
   return at;
 }
-// One stretch of text that nothing outside of it joins.
+// Normalizes text that does not join with the text before or after it.
 class Normalization {
  public:
   explicit Normalization(UnicodeForm form) : options_(options_of(form)) {}

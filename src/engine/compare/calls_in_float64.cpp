@@ -20,7 +20,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// What a sane kernel stays within, relative to the result: some tens of roundings.
+// The largest error of a correct kernel, relative to the result: some tens of roundings.
 double bound_of(at::ScalarType type) { return type == at::kFloat ? 1e-5 : 1e-2; }
 bool is_narrow(const at::Tensor& tensor) {
   return tensor.defined() && tensor.is_floating_point() && tensor.scalar_type() != at::kDouble &&
@@ -38,7 +38,7 @@ at::Tensor widened(const at::Tensor& tensor) {
   return is_narrow(tensor) ? tensor.to(at::kDouble) : tensor.clone();
 }
 
-// The argument in float64, in memory of its own: what the call writes is written there.
+// The argument in float64, in memory of its own; the call in float64 writes there.
 c10::IValue widened(const c10::IValue& value, const c10::Argument& argument) {
   if (value.isTensor()) return widened(value.toTensor());
   if (value.isTensorList()) {
@@ -59,14 +59,14 @@ c10::IValue widened(const c10::IValue& value, const c10::Argument& argument) {
   return names_floats ? c10::IValue(at::kDouble) : value;
 }
 
-// Calls that compute something: what gives a view of an operand does not.
+// Whether a call computes something. A call that returns a view of an operand does not.
 bool computes(const c10::FunctionSchema& schema) {
   return std::ranges::none_of(schema.returns(), [](const c10::Argument& result) {
     return result.alias_info() != nullptr && !result.alias_info()->isWrite();
   });
 }
 
-// One call on its way.
+// A call from its begin to its end.
 struct Call : at::ObserverContext {
   c10::OperatorHandle op;
   std::vector<c10::IValue> arguments;  // in float64
@@ -132,7 +132,7 @@ struct CallsInFloat64::Calls {
     if (worst) replaced.push_back(std::move(*worst));
   }
 
-  // The error of what was replaced; 0: nothing was.
+  // Returns the error of the replaced result; 0 if nothing was replaced.
   static double replace_if_far(const at::Tensor& result, const at::Tensor& wide) {
     if (!is_narrow(result) || !wide.defined() || result.sizes() != wide.sizes()) return 0;
     const at::Tensor right = wide.to(result.scalar_type());

@@ -15,7 +15,7 @@ namespace stepc {
 
 namespace {
 
-// How far apart two runs may be by rounding alone. A wrong kernel shows as more.
+// How far two correct runs may differ by rounding alone. A wrong kernel causes a larger difference.
 struct Tolerance {
   double of_itself;  // of the tensor's own root mean square
   double of_group;   // of the largest of its group: the gradient of a bias that softmax cancels is nothing but rounding
@@ -23,10 +23,10 @@ struct Tolerance {
 };
 constexpr Tolerance kWide = {1e-3, 1e-4, 1e-4};
 constexpr Tolerance kNarrow = {5e-2, 1e-2, 3e-2};  // bf16 or f16, whatever the results are kept in
-// Gradients in e5m2 have two digits behind the point: a last bit that falls otherwise is a quarter of an element.
+// e5m2 gradients have a mantissa of two bits: a last bit that rounds differently changes an element by a quarter.
 constexpr Tolerance kFloat8 = {2e-1, 5e-2, 1e-1};
 
-// Optimizers' states of the parameter all[p], its wider copy apart.
+// The optimizer states of the parameter all[p], without its wider copy.
 std::vector<size_t> states_of(size_t p, const std::vector<Named>& all) {
   std::vector<size_t> states;
   if (all[p].owner != Owner::kParameter) return states;
@@ -38,16 +38,17 @@ std::vector<size_t> states_of(size_t p, const std::vector<Named>& all) {
   return states;
 }
 
-// Adam and its kin divide a gradient by its own size: where that is nothing but rounding, so is the update. Told by the
-// optimizer's state of the parameter, all[p]. `sizes`: root mean squares; `largest`: those of the groups.
+// Adam and similar optimizers divide a gradient by its own size. If the gradient is only rounding noise, the update is
+// too. The optimizer's state of the parameter all[p] shows this. `sizes`: root mean squares; `largest`: those of the
+// groups.
 bool is_moved_by_rounding(size_t p, const std::vector<Named>& all, const std::vector<double>& sizes,
                           const std::map<std::string, double>& largest, const Tolerance& tolerance) {
   return std::ranges::any_of(states_of(p, all),
                              [&](size_t s) { return sizes[s] < tolerance.nothing * largest.at(all[s].group); });
 }
 
-// That for some of its elements: of a bias of keys, those that are not rotated, say. How far the others are apart, in
-// the root mean square of all; nothing where it is told of no element.
+// The same for single elements, for example the elements of a bias of keys that are not rotated. Returns the root mean
+// square difference with those elements left out; nullopt if the optimizer keeps no state of the parameter.
 std::optional<double> apart_by_more_than_rounding(size_t p, const std::vector<Named>& replayed,
                                                   const std::vector<Named>& eager,
                                                   const std::map<std::string, double>& largest,

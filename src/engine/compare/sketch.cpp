@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kSums = 1024;
 constexpr int64_t kBits = 64;
 
-// splitmix64: as good as drawn, and the same in every run.
+// splitmix64: pseudorandom, and the same in every run.
 uint64_t mixed(uint64_t x) {
   x += 0x9e3779b97f4a7c15;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
@@ -26,7 +26,7 @@ uint64_t mixed(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// The signs of eight neighbours as factors, by their bits.
+// By eight bits: the signs of eight neighbouring elements as factors.
 const std::array<std::array<double, 8>, 256>& factors() {
   static const auto kFactors = [] {
     std::array<std::array<double, 8>, 256> all{};
@@ -37,7 +37,8 @@ const std::array<std::array<double, 8>, 256>& factors() {
   return kFactors;
 }
 
-// Element i of the tensor, i - first of `from`, goes to sum i modulo kSums; a word of signs serves kBits neighbours.
+// Adds element i of the tensor, which is element i - first of `from`, to sum i modulo kSums. One word of signs serves
+// kBits neighbours.
 template <class T>
 void add_up(const T* from, int64_t first, int64_t count, std::vector<double>& sums) {
   at::parallel_for(0, kSums / kBits, 1, [&](int64_t begin, int64_t end) {
@@ -72,15 +73,15 @@ Sketch::Sketch(const at::Tensor& tensor) {
   add(dense, 0, dense.numel());
 }
 
-void Sketch::add(const at::Tensor& stretch, int64_t first, int64_t count) {
-  INTERNAL_CHECK_EQ(first % kSums, 0, "a stretch begins in the midst of the sums");
+void Sketch::add(const at::Tensor& chunk, int64_t first, int64_t count) {
+  INTERNAL_CHECK_EQ(first % kSums, 0, "a chunk begins in the midst of the sums");
   if (first == 0) {
     kind_ = Kind::kSums;
     sums_ = std::make_shared<std::vector<double>>(count <= kSums ? 0 : kSums);
   }
-  const int64_t here = stretch.numel();
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, stretch.scalar_type(), "sketch", [&] {
-    const auto* from = stretch.const_data_ptr<scalar_t>();
+  const int64_t here = chunk.numel();
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, chunk.scalar_type(), "sketch", [&] {
+    const auto* from = chunk.const_data_ptr<scalar_t>();
     if (count <= kSums)
       for (int64_t i = 0; i < here; ++i) sums_->push_back(static_cast<double>(from[i]));
     else

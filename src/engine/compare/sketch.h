@@ -17,10 +17,10 @@ class Sketch {
   // Takes no memory from ATen if the tensor has no gaps. An undefined tensor gives the sketch of nothing.
   explicit Sketch(const at::Tensor& tensor);
   Sketch() = default;
-  // Adds a stretch of a tensor that comes in order: the elements from `first` on, of `count` elements in all, of a
+  // Adds a chunk of a tensor that comes in order: the elements from `first` on, of `count` elements in all, of a
   // floating type and without gaps. `first` is a multiple of 1024.
-  void add(const at::Tensor& stretch, int64_t first, int64_t count);
-  // Adds what a dry run shows of a tensor of `count` elements (runtime/dry_run.h): the whole tensor, or a stretch.
+  void add(const at::Tensor& chunk, int64_t first, int64_t count);
+  // Adds what a dry run shows of a tensor of `count` elements (runtime/dry_run.h): the whole tensor, or a chunk.
   void show(const at::Tensor& left, int64_t first, int64_t count);
   [[nodiscard]] bool is_defined() const { return kind_ != Kind::kNothing; }
 

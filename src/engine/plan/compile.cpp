@@ -18,7 +18,7 @@ namespace stepc {
 namespace {
 constexpr int kPlainAttempts = 4;
 
-// To measure a call takes its operands' memory, and no plan has yet been found to fit the machine.
+// Measuring a call needs memory for its operands, at a time when no plan is known to fit the machine.
 constexpr uint64_t kMostMeasured = uint64_t{1} << 30;
 uint64_t bytes_to_measure(const UnknownWorkspace& call) {
   uint64_t bytes = 0;
@@ -27,7 +27,7 @@ uint64_t bytes_to_measure(const UnknownWorkspace& call) {
   return bytes;
 }
 
-// What the step's tensors take at once, workspaces apart.
+// The peak of the step's tensors without workspaces.
 uint64_t peak_of_tensors(const MemoryReport& report) {
   uint64_t peak = 0;
   for (const auto& live : report.timeline) {
@@ -39,16 +39,16 @@ uint64_t peak_of_tensors(const MemoryReport& report) {
   return peak;
 }
 
-// What a device that the step works on says of itself.
+// The facts of the device that the step runs on; nullopt on the CPU.
 std::optional<DeviceFacts> facts_of(const GraphScheduleOptions& options, KernelSources& kernels) {
   const std::string device = device_of(options);
   if (device.empty()) return std::nullopt;
   return usable_device_facts(device, kernels);
 }
 
-// With the workspaces of calls that nobody knows measured, each once in the life of `kernels`; by rule where their
-// operands alone take more than may be taken for it. Who asks for no more than that the plan is within `enough_bytes`
-// gets it by rule where it is so then, and where its tensors alone are above.
+// Schedules the graph. Measures each unknown workspace once in the life of `kernels`; takes the rule's bound if the
+// call's operands alone exceed the limit for measuring. With `enough_bytes` the caller only needs a plan within that
+// size: then nothing is measured if the plan with the rule's bounds already fits, or if its tensors alone do not.
 GraphSchedule schedule_measured(const Graph& graph, KernelSources& kernels, GraphScheduleOptions options,
                                 std::optional<uint64_t> enough_bytes = {}) {
   const std::string device = device_of(options);
@@ -94,7 +94,7 @@ GraphScheduleOptions plain_options(const Trace& trace, const CompileOptions& opt
   return plain;
 }
 
-// Of one rank's steps: whether the program's tensors and what leaves the step are the same parts in both.
+// Whether both graphs of one rank have the same parts of the program's tensors and of the step's results.
 bool have_same_parts(const Graph& one, const Graph& other) {
   if (one.mesh.axes.empty()) return true;
   const auto is_input_of_other = [&](const GraphInput& input) {
@@ -106,7 +106,7 @@ bool have_same_parts(const Graph& one, const Graph& other) {
          std::ranges::equal(one.outputs, other.outputs, {}, &GraphOutput::part, &GraphOutput::part);
 }
 
-// On a device a Graph has no memory of the host's: a call that stays as it was recorded must not want any.
+// A Graph on a device has no host memory, so a call that stays opaque must not need any.
 Graph functionalised_for_device(const Trace& trace) {
   CallGraph captured = functionalise_calls(trace);
   for (size_t n = 0; n < captured.graph.nodes.size(); ++n) {
@@ -208,7 +208,8 @@ Compiled compile_plain(const Trace& trace, KernelSources& kernels, const Compile
   const GraphScheduleOptions plain = plain_options(trace, options, kernels);
   Compiled compiled;
   uint64_t least = UINT64_MAX;
-  // Whether it fits; the smallest is kept. This runs once: workspaces are measured only where by rule it does not.
+  // Whether the graph's plan fits; keeps the smallest plan. The plain Graph runs only once, so workspaces are measured
+  // only if the plan with the rule's bounds does not fit.
   const auto fits = [&](const Graph& graph) {
     if (limit != nullptr && !have_same_parts(graph, limit->fused)) return false;
     GraphSchedule plan = schedule_measured(graph, kernels, plain, most_bytes);

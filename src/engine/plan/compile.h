@@ -49,7 +49,7 @@ Compiled compile_fast(const Trace& trace, KernelSources& kernels, const CompileO
 struct PlainLimit {
   uint64_t bytes = 0;  // memory that it may take beside the program's tensors
   const Graph& fused;  // of the plan. If the plain Graph does not fit, the nodes of this one run instead; they hold
-                       // little more, because pointwise groups of them run a stretch of the elements at a time
+                       // little more, because pointwise groups of them run a chunk of the elements at a time
 };
 // If neither fits, activations are recomputed; if that does not fit either, the one that needs the least memory is
 // compiled.

@@ -72,7 +72,8 @@ void InputMap::find_places(const Trace& trace, const Program& program) {
   }
 }
 
-// Tensors beside the parameters that may come to require a gradient, which the recorded backward pass then has not got.
+// Finds tensors other than parameters that may start to require a gradient; the recorded backward pass has no gradient
+// for them.
 void InputMap::find_sources(const Program& program, const std::vector<at::Tensor>& tensors) {
   const std::vector<OwnedKey>& keys = program.keys();
   for (size_t place : externals_) {
@@ -82,7 +83,8 @@ void InputMap::find_sources(const Program& program, const std::vector<at::Tensor
   }
 }
 
-// What a step makes and keeps has a graph where it ran as it is, and none where it was replayed: that is no difference.
+// A tensor that the step makes and keeps has an autograd graph after an eager step and none after a replay. That is no
+// difference.
 std::string InputMap::changed_source(const std::vector<at::Tensor>& tensors) const {
   for (const Source& source : sources_) {
     const at::Tensor& now = tensors[source.place];
@@ -100,7 +102,7 @@ void InputMap::find_host_data(const Trace& trace, size_t place) {
     if (external.owner != Owner::kHost) continue;
     const auto found = std::ranges::find(trace.constants, external.key, &Constant::key);
     const Value& value = trace.values[external.value.index()];
-    // Large data, windows on data, and what the host's calls make, have no bytes.
+    // The trace has no bytes for large data, for windows on data and for results of the host's calls.
     const at::Tensor bytes = at::zeros({static_cast<int64_t>(trace.storages[value.storage.index()].bytes)}, at::kByte);
     if (found != trace.constants.end()) std::memcpy(bytes.mutable_data_ptr(), found->bytes.data(), found->bytes.size());
     at::Tensor tensor = at::empty({0}, scalar_type_of(value.dtype));

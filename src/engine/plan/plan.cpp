@@ -19,7 +19,7 @@ const void* memory_of(const at::Tensor& tensor) {
   return tensor.defined() && tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }
 
-// Whatever else of the program's lies in the memory of those: a trace names each storage by the first.
+// Adds the program's other tensors in the same memory: a trace names a storage by its first tensor only.
 void add_neighbours(const std::vector<at::Tensor>& tensors, std::vector<size_t>& places) {
   std::set<const void*> memory;
   for (size_t place : places)
@@ -105,14 +105,15 @@ std::unique_ptr<Plan::Variant> Plan::variant_of(Compiled compiled) {
   return variant;
 }
 
-// What must be copied before a run: all that is written before the last point where the replay may turn back, which is
-// a guard or the host code of an event.
+// Finds the tensors to copy before a run: all tensors written before the last point where the replay may turn back,
+// which is a guard or the host code of an event.
 void Plan::find_undo(const std::vector<at::Tensor>& tensors) {
   const Trace& t = trace();
   size_t last = 0;
   for (const HostRead& read : t.reads)
     if (read.guard) last = std::max(last, read.call.index());
-  // Recorded calls run as they were recorded; a Graph updates nothing before the last read, but what a pause finds.
+  // Recorded calls run in the recorded order. A Graph updates nothing before its last read, except tensors that host
+  // code finds at a pause.
   for (const HostEvent& event : t.events) {
     const bool is_early =
         event.kind == HostEvent::Kind::kRead ? fast_ == nullptr : options_.is_traced && is_stop(event);
@@ -151,7 +152,7 @@ void Plan::find_undo(const std::vector<at::Tensor>& tensors) {
       host_.push_back(inputs_.externals()[e]);
     else if (written_early[storage] || written_by_host[storage])
       undo_.push_back(inputs_.externals()[e]);
-    // What the program keeps from step to step may change without any declared write.
+    // Tensors that the program keeps between steps may change without a declared write.
     if (options_.is_traced && written_by_host[storage]) continue;  // the host's own, which runs once
     if (written[storage] || t.externals[e].owner != Owner::kBatch) may_change_.push_back(inputs_.externals()[e]);
   }
@@ -161,7 +162,7 @@ void Plan::find_undo(const std::vector<at::Tensor>& tensors) {
   add_neighbours(tensors, may_change_);
 }
 
-// And what a Graph, whose order is its own, has written by then.
+// Adds the tensors that a Graph, which has an order of its own, has written by then.
 void Plan::find_undo_of(const Variant& variant) {
   const Schedule& s = variant.executor->schedule();
   for (size_t i = 0; i < variant.raises_before; ++i)

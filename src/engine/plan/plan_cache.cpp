@@ -16,11 +16,11 @@
 namespace stepc {
 
 namespace {
-// Recordings beyond the configured ones that may go into finding owners of tensors.
+// Further recordings, beyond Config(max_recordings), that may be spent on finding owners of tensors.
 constexpr int kMaxExplanations = 4;
-// Values among a step's arguments, the shapes of its tensors being the same, that get plans of their own.
+// How many values of a step's other arguments get plans of their own while the shapes of its tensors stay the same.
 constexpr int kMostConstants = 3;
-// Shapes whose other arguments are counted.
+// How many shapes the values of other arguments are counted for.
 constexpr size_t kMostShapesCounted = 1000;
 
 int64_t replays_of(const PlanEntry& entry) {
@@ -29,7 +29,7 @@ int64_t replays_of(const PlanEntry& entry) {
   return replays;
 }
 
-// Of a step's, without the number that tells it from others of which the same is said.
+// The description of a step's constants without the number that tells equal descriptions apart.
 std::string_view said_of(const std::string& constants) {
   const size_t end = constants.find(": ");
   return std::string_view(constants).substr(end == std::string::npos ? 0 : end + 2);
@@ -78,7 +78,7 @@ PlanEntry& PlanCache::find(const std::vector<at::Tensor>& tensors, const StepInp
   }
   PlanEntry entry;
   if (may_trace_ && !is_traced_) {
-    // What changes from call to call is read by the step's own code, or by nobody.
+    // The step becomes traced: its own code reads the arguments that change at every call.
     const std::string shapes = signature_of(program_, tensors, without_constants(input)) + shared;
     if (constants_met_.size() > kMostShapesCounted) constants_met_.clear();
     if (++constants_met_[shapes] > kMostConstants) {
@@ -134,7 +134,7 @@ std::shared_ptr<Plan> PlanCache::keep(PlanEntry& entry, Recording& recording, co
     std::ranges::move(recording.effects, std::back_inserter(recording.obstacles));
   } else if (!is_traced_) {
     const std::string why = recording.effects.empty() ? program_.python_reason() : recording.effects.front();
-    // The first steps of a program set things up; what happens twice will happen again.
+    // The first steps of a program set things up. An effect in two recordings in a row will occur again.
     const bool again = !std::exchange(last_effect_, why).empty() && !why.empty();
     if (again) {
       trace(why, entry, input);
@@ -143,20 +143,20 @@ std::shared_ptr<Plan> PlanCache::keep(PlanEntry& entry, Recording& recording, co
       recording.obstacles.push_back(why);
     }
   }
-  // What a traced step only reads is data, wherever its code finds it, and is another tensor next time: not looked for.
+  // A tensor that a traced step only reads is data, which is another tensor at the next call: no owner is looked for.
   if (is_traced_) leave_out_data(recording);
-  // What a traced pass of a loop made is the program's, as what it keeps in its forward pass is.
+  // A tensor that a traced pass of a loop made belongs to the program, like the tensors that its forward pass keeps.
   if (is_traced_ && is_loop_) leave_to_host(recording);
   const bool looks = explanations_ < kMaxExplanations;
   if (looks && explain_unowned(program_, recording)) {
-    // The next recording knows these tensors by owner; nothing agrees with this one.
+    // The next recording knows the owners of these tensors, so no trace agrees with this one.
     ++explanations_;
     --entry.recordings;
     entry.open.clear();
     return nullptr;
   }
   if (is_traced_) leave_to_host(recording);
-  // Not looked for for ever: every find is another structure.
+  // The search for owners ends here: every recording found tensors in another structure.
   if (!looks && !recording.unowned.empty())
     recording.unowned.front().obstacle.insert(0, "every recording finds other tensors that outlive the step: ");
   refuse_unowned(recording);
@@ -173,7 +173,8 @@ std::shared_ptr<Plan> PlanCache::keep(PlanEntry& entry, Recording& recording, co
           const Agreement agreement = agree_on_calls(before, recording.trace);
           return agreement.difference.empty() && agreement.obstacle.empty();
         })) {
-      // The same calls, and between them what only the step's own code sees: both recordings are a traced step's.
+      // Both recordings have the same calls and differ only in what the step's own code sees, so both serve a traced
+      // step.
       OpenRecordings open = std::move(entry.open);
       open.set_obstacle({});
       trace(refusal.reason, entry, input);
@@ -226,7 +227,7 @@ bool PlanCache::weighs_pace() const {
 
 void PlanCache::check(PlanEntry& entry, Recording& recording, const StepInput& input) {
   ++stats_.checks;
-  // A model's look is beside a replay.
+  // A model is recorded beside a replay, which is therefore not counted.
   count_check(entry, replays_of(entry) - (is_loop_ ? 1 : 0));
   if (recording.raised) {  // as a replay would have, and then have let the step run
     ++stats_.recordings;
@@ -336,7 +337,7 @@ void PlanCache::failed(PlanEntry& entry, const std::string& error) {
   if (count_failure(entry)) give_up(entry, str("replays keep ending with errors; the last: {}", error));
 }
 
-// Makes a plan with the first earlier recording that `trace` agrees with.
+// Makes a plan from `trace` and the first earlier recording that agrees with it.
 std::shared_ptr<Plan> PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, const std::vector<at::Tensor>& tensors,
                                                 Refusal& refusal) {
   const auto made_of = [&](Trace& agreed) {
@@ -346,7 +347,7 @@ std::shared_ptr<Plan> PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, 
     for (const std::shared_ptr<Plan>& plan : entry.plans)
       if (plan->has_same_calls(trace)) return plan;
   if (std::optional<Trace> agreed = entry.open.agree_with_one(trace, is_traced_, refusal)) return made_of(*agreed);
-  // A plan whose guard was too narrow: what the guard held fixed is passed on now.
+  // A plan with a guard that was too narrow: the plan now passes on the value that the guard fixed.
   for (auto plan = entry.plans.begin(); plan != entry.plans.end(); ++plan) {
     std::optional<Trace> agreed =
         agreed_trace(is_traced_ ? (*plan)->trace() : (*plan)->recorded(), trace, is_traced_, refusal);
@@ -354,8 +355,8 @@ std::shared_ptr<Plan> PlanCache::agree_with_any(PlanEntry& entry, Trace& trace, 
     entry.plans.erase(plan);
     return made_of(*agreed);
   }
-  // Another path of a traced step: its calls are compared at every replay, so that one recording will do. The first one
-  // is to show which numbers change.
+  // Another path of a traced step. Every replay compares its calls, so one recording is enough; only the first path
+  // needs two, to show which numbers change.
   if (!is_traced_ || !is_path_a_plan(entry, !entry.plans.empty(), refusal.is_obstacle)) return nullptr;
   std::optional<Trace> agreed = agreed_trace(trace, trace, true, refusal);
   return agreed ? made_of(*agreed) : nullptr;

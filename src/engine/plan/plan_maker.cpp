@@ -47,7 +47,7 @@ PlanOptions PlanMaker::options_for(PlanForm form) {
           form.is_traced,        target_to_weigh_with(from), config_.fp8, config_.device_kernels};
 }
 
-// Measured rates count for what runs only where that was asked for.
+// Measured rates influence plans that run only with a memory budget "auto".
 KnownTarget PlanMaker::target_to_weigh_with(const KernelSources* kernels) const {
   if (config_.memory_budget.kind != MemoryBudget::Kind::kAuto || kernels == nullptr) return {};
   return known_target(config_, features_of(kernels->micro_kernels), at::get_num_threads());
@@ -84,7 +84,7 @@ std::shared_ptr<Plan> PlanMaker::make_virtually(PlanForm form, const StepInput& 
   return plan;
 }
 
-// Nullptr, with a warning: there are none on this machine.
+// Returns nullptr, with a warning, on a machine without kernels.
 KernelSources* PlanMaker::kernels() {
   if (kernels_ == nullptr) kernels_ = config_.kernels;
   if (kernels_ != nullptr || !kernel_problem_.empty()) return kernels_.get();
@@ -97,7 +97,7 @@ KernelSources* PlanMaker::kernels() {
   return kernels_.get();
 }
 
-// What a plan does without, and still is right.
+// Logs the features that the plan lacks; its results are right without them.
 void PlanMaker::warn_of(const Plan& plan) {
   if (!plan.why_exact().empty())
     log().log(plan.has_fault() ? spdlog::level::warn : spdlog::level::info, "the plan replays the recorded calls: {}",
@@ -125,7 +125,7 @@ void PlanMaker::warn_of(const Plan& plan) {
                human_bytes(budget.bytes), human_bytes(schedule.needed_bytes()), human_bytes(schedule.input_bytes()));
 }
 
-// Once: it is the same for every kernel.
+// Warns once: the problem is the same for every kernel.
 void PlanMaker::warn_of_kernel_directory() {
   const CompilerStatistics statistics = kernels_->compiler.statistics();
   std::string problem;

@@ -1,4 +1,4 @@
-// Runs of a plan: as it counts, to be compared with, without effect, and in parts.
+// Runs of a plan: real runs, runs for comparison, runs without effect, and runs in parts.
 #include <algorithm>
 #include <map>
 
@@ -11,7 +11,7 @@
 
 namespace stepc {
 
-// Takes over the numbers of the event's host code, which runs if they are not known without that.
+// Supplies the numbers of the event's host code. Runs the host code unless its numbers are known functions.
 std::string Plan::update(size_t event, Program& program, const std::vector<at::Tensor>& tensors, Undo* undo) {
   const auto begin = Clock::now();
   EventUpdate& update = *events_[event].update;
@@ -57,7 +57,7 @@ std::string Plan::run_event(size_t event, Program& program, const std::vector<at
   return {};
 }
 
-// What a run on the variant borrows. `gathered`: the tensors that its executor takes.
+// The inputs that a run of the variant borrows. `gathered`: the tensors for its executor.
 RunInputs Plan::inputs_of(const Variant& variant, RunInputs inputs, std::vector<at::Tensor> gathered) const {
   inputs.tensors = std::move(gathered);
   if (show_written_)
@@ -191,7 +191,7 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
   if (may_turn_back_) {
     const auto begin = Clock::now();
     undo.emplace(nullptr, tensors_at(undo_, tensors), inputs.generators);
-    // What runs later runs where the plan's memory is served.
+    // Host code that runs later would allocate from the plan's memory.
     if (!is_traced() && std::ranges::any_of(events_, &EventRun::in_place)) undo->add_host_state(program);
     undo->add_gradients(program.keys(), tensors);
     if (!events_.empty()) shadow_seconds_ += seconds_since(begin);
@@ -208,7 +208,7 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
     turn_back();
     return outcome;
   }
-  // Gradients that the step throws away unread are memory that it may use.
+  // The step may use the memory of gradients that it drops unread.
   if (!is_traced())
     for (size_t place : inputs_.dropped()) set_gradient(tensors[place], {});
   bool is_host_code = false;
@@ -218,7 +218,7 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
     is_host_code = false;
     return why;
   };
-  // Of an error of a call: all that it was after is put back, and the step runs as it is.
+  // After an error of a call: restores everything that the run changed, so that the step can run eagerly.
   const auto is_undone = [&] {
     turn_back();
     const Variant& variant = ran_exact_ || fast_ == nullptr ? exact() : *fast_;
@@ -234,7 +234,7 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
     if (instead_ == nullptr) ran_exact_ = fast_ != nullptr && !is_fast;
     result = first.executor->run(inputs_of(first, inputs, std::move(of_current)));
     if (is_fast && result.missed_guard && !is_virtual()) {
-      // The recorded calls find the guard that misses once more, and name it.
+      // The recorded calls miss the same guard again and name it.
       ran_exact_ = true;
       result = exact().executor->run(inputs_of(exact(), inputs, tensors_at(exact().inputs, tensors)));
     }
@@ -270,7 +270,7 @@ Plan::Outcome Plan::run(Program& program, const std::vector<at::Tensor>& tensors
 }
 
 void Plan::apply(Program& program, const std::vector<at::Tensor>& tensors, const StepResult& result) const {
-  // Gradients that were there for an eager event only.
+  // Restores gradients that were set only for an eager event.
   for (const HostEvent& event : trace().events) {
     if (event.kind != HostEvent::Kind::kEager) continue;
     for (const Rebinding& gradient : event.gradients) {

@@ -46,11 +46,11 @@ void count_run(Stats& stats, const Plan& plan, const StepResult& result) {
   stats.unplanned_allocations += memory.unplanned;
   stats.device_graphs = memory.device_graphs;
   const uint64_t measured = memory.arena_peak_bytes + memory.kept_bytes + memory.unplanned_bytes;
-  // What a graph runs asks for nothing: what it uses was seen when it was recorded.
+  // A launched device graph allocates nothing; its memory was measured when it was recorded.
   stats.measured_peak_bytes = memory.device_graphs > 0 ? std::max(stats.measured_peak_bytes, measured) : measured;
 }
 
-// After the first replays, which bring memory and caches up.
+// Starts after the first replays, which warm up memory and caches.
 void compare_with_expected(Stats& stats, Plan& plan, double seconds) {
   constexpr size_t kWarmUp = 3, kMeasured = 5;
   if (!plan.weighed() || plan.ran_exact() || plan.first_seconds.size() == kWarmUp + kMeasured) return;

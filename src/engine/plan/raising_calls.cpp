@@ -17,13 +17,13 @@ bool is_one_of(std::string_view op, const std::string_view (&names)[kCount]) {
   return std::ranges::find(names, op) != std::end(names);
 }
 
-// Without overload and the mark of the in-place form.
+// The op's name without overload and without the suffix of its in-place form.
 std::string_view base_of(std::string_view op) {
   op = op.substr(0, op.find('.'));
   return op.ends_with('_') ? op.substr(0, op.size() - 1) : op;
 }
 
-// They have a row, whose ATen kernel looks at indices, classes, probabilities or spreads.
+// Ops of the table whose ATen kernels check indices, classes, probabilities or spreads.
 constexpr std::string_view kLooksAtData[] = {"aten::index",
                                              "aten::index_select",
                                              "aten::index_add",
@@ -44,9 +44,9 @@ constexpr std::string_view kLooksAtData[] = {"aten::index",
                                              "aten::binomial",
                                              "aten::binary_cross_entropy"};
 constexpr std::string_view kDivisions[] = {"aten::floor_divide", "aten::remainder", "aten::fmod", "aten::div"};
-// They have neither a row nor a rule, and take any numbers.
+// Ops with neither a row nor a rule that accept any numbers.
 constexpr std::string_view kTakesAnything[] = {"aten::native_batch_norm", "aten::batch_norm_update_stats"};
-// Factorisations that look at how they ended in their own kernel: they raise where one does not converge.
+// Factorisations whose kernels check their own convergence and raise if they do not converge.
 constexpr std::string_view kFactorisations[] = {
     "aten::_linalg_eigh", "aten::linalg_eig",   "aten::linalg_eigvals", "aten::_linalg_eigvals",
     "aten::_linalg_svd",  "aten::linalg_lstsq", "aten::cholesky",       "aten::cholesky_inverse"};
@@ -74,7 +74,7 @@ bool may_raise(const Trace& trace, const Call& call) {
          (!is_described(call.op) && reads_tensors(call) && !is_view(trace, call));
 }
 
-// Of the row that has operands of indices.
+// Whether the op's row has operands of indices.
 bool looks_at_indices(const std::string& op) {
   const OpDef* const row = find_op(op);
   return row != nullptr && row->index_use.has_value();
@@ -88,7 +88,7 @@ RaisingCalls::RaisingCalls(const Trace& trace) {
     for (size_t c = event.begin.index(); c < event.end.index(); ++c) is_optimizers[c] = true;
   for (size_t c = 0; c < trace.calls.size(); ++c) {
     const Call& call = trace.calls[c];
-    // What follows a forward pass takes the indices that that has taken, but factorises matrices of its own.
+    // A backward pass uses indices that the forward pass has checked, but it factorises matrices of its own.
     const bool looks = call.phase != Phase::kBackward && !is_optimizers[c];
     if (!is_one_of(call.op, kFactorisations) && !(looks && may_raise(trace, call))) continue;
     calls_.emplace(c);

@@ -94,7 +94,7 @@ void TracedRun::keep_undo() {
   undo_plan_.emplace(nullptr, plan().written_early(plans_.tensors()), plan().generators(program_));
 }
 
-// What the first plan's parts have done is undone, and the other one runs up to where they were.
+// Undoes the parts of the first plan that have run, and runs the other plan up to the same stop.
 void TracedRun::took_over() {
   if (plan().is_paused()) plan().abandon();
   undo_plan_->restore();
@@ -115,7 +115,7 @@ void TracedRun::took_over() {
   restore_generators();
 }
 
-// The step has gone on with the other plan's number.
+// Checks whether the number that the step got from the other plan decides a branch otherwise.
 void TracedRun::look_at_choice(CallId call, const Arg& number) {
   const std::map<size_t, Arg>& given = plan().tracer().numbers();
   const auto then = given.find(call.index());
@@ -133,7 +133,7 @@ void TracedRun::restore_generators() const {
     if (snapshots_[g]) write_generator(generators_[g], *snapshots_[g]);
 }
 
-// The plan's next part: to a stop, or to the end. Its random states are its own.
+// Runs the plan's next part, to a stop or to the end, with random states of its own.
 StepResult TracedRun::advance() {
   supplies_.pass_on(plan(), has_begun_);
   USER_CHECK(!plan().is_unfit(), "the host passes another integer than the one that the plan was made for");
@@ -179,7 +179,7 @@ void TracedRun::turn_back() {
   for (size_t u = undo_.size(); u-- > 0;) undo_[u].restore();
 }
 
-// Where the program holds memory that the plan does not give.
+// Leaves the plan if the program holds memory that the plan does not give to it.
 void TracedRun::leave_if_held_beside(const std::vector<ValueId>& given) {
   Tracer& tracer = plan().tracer();
   const ValueId held = tracer.held_beside(given);
@@ -224,7 +224,7 @@ TracedPlans::TracedPlans(const std::list<std::shared_ptr<Plan>>& plans, Program&
       may_follow_(std::move(may_follow)),
       followed_(plans_.front()) {
   unfit_ = followed_->why_not(followed_->with_host_data(tensors_));
-  // Gradients that no plan reads are the step's own to drop.
+  // The step itself may drop gradients that no plan reads.
   std::vector<at::Tensor> needed(tensors_.size());
   for (const std::shared_ptr<Plan>& plan : plans_) {
     const std::vector<at::Tensor> read = plan->inputs_among(tensors_);
@@ -234,7 +234,8 @@ TracedPlans::TracedPlans(const std::list<std::shared_ptr<Plan>>& plans, Program&
   for (size_t k = 0; k < program_.keys().size(); ++k)
     if (tensors_[k].defined() && !needed[k].defined())
       dropped_.emplace(k, OwnedBefore(program_.keys()[k].owner, program_.keys()[k].key, tensors_[k]));
-  // The host may give any of them other memory while the step runs: what the plan reads and writes is what lay there.
+  // The host may move a tensor to other memory while the step runs. The plan reads and writes the memory from before
+  // the step.
   for (at::Tensor& tensor : needed)
     if (tensor.defined()) tensor = tensor.variable_data();
   tensors_ = std::move(needed);

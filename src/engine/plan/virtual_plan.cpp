@@ -17,10 +17,10 @@ namespace stepc {
 
 namespace {
 
-// The first makes the optimizers' state, the next may each find the owner of a tensor that nobody listed.
+// The first recording makes the optimizers' state; each further one may find the owner of a tensor that was not listed.
 constexpr int kMaxRecordings = 10;
 
-// The program before the step, and the way back: virtual kernels write to no values, but for those that VirtualKernels
+// Restores the program as it was before the step. Virtual kernels write no values, except those that VirtualKernels
 // itself keeps.
 class VirtualBefore {
  public:
@@ -37,7 +37,7 @@ class VirtualBefore {
   }
 
  private:
-  // Optimizers count their steps in tensors of one element, which their host code may read.
+  // Optimizers count steps in tensors of one element, which their host code may read.
   void tell(Owner owner, const at::Tensor& tensor) {
     if (!tensor.defined()) return;
     if (owner == Owner::kBatch)
@@ -75,7 +75,7 @@ VirtualRun record_once(Program& program, const StepInput& input, const std::func
   return run;
 }
 
-// Of a step that ends in an error: what it had made by then is nobody's.
+// Ends the recording of a step that raised an error: tensors that it had made have no owner.
 void end_here(Recording& recording) {
   recording.trace.outputs.clear();
   recording.trace.numbers.clear();
@@ -101,8 +101,8 @@ void record_until_agreed(Program& program, const StepInput& input, const std::fu
     recording.output = {};
     if (!begin_anew)  // else the code runs at every call, and does them
       std::ranges::move(recording.effects, std::back_inserter(recording.obstacles));
-    // What the first one has made may lie where the program no longer looks: what it has replaced is kept, to be put
-    // back.
+    // The first recording's tensors may lie where the program no longer looks. The tensors that they replaced are kept
+    // and put back.
     const bool is_kept_by_us = plan.recordings == 1 && std::erase_if(recording.unowned, [](const Unowned& one) {
                                                          return one.made.valid();
                                                        }) != 0;

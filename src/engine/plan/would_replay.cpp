@@ -19,7 +19,7 @@ const std::string* bytes_of_constant(const Trace& trace, const Arg& arg) {
   return nullptr;
 }
 
-// With the same data of the host's in them.
+// Whether both events have the same calls, with the same host data in them.
 bool have_same_calls(const Trace& a, const HostEvent& in_a, const Trace& b, const HostEvent& in_b) {
   const size_t calls = in_a.end.index() - in_a.begin.index();
   if (in_b.end.index() - in_b.begin.index() != calls) return false;

@@ -11,7 +11,7 @@ namespace stepc {
 
 namespace {
 
-// Of what is none of the program's: beyond all of its tensors.
+// The place of a tensor that is not the program's: beyond all of its tensors.
 constexpr size_t kNowhere = SIZE_MAX;
 
 std::vector<size_t> counters_of(const Trace& trace, const HostEvent& event, const std::vector<OwnedKey>& keys) {
@@ -70,7 +70,7 @@ std::string EventUpdate::run(Program& program, const std::vector<at::Tensor>& te
   return difference;
 }
 
-// Runs host code in the event's stead, without its kernels.
+// Runs the event's host code without its kernels.
 std::string EventUpdate::shadow(const std::vector<at::Tensor>& tensors, const std::function<void()>& host_code,
                                 const SupplyFn& supply) {
   std::vector<at::Tensor> kept;

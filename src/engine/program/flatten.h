@@ -17,8 +17,6 @@
 namespace stepc {
 
 namespace detail {
-template <class T>
-inline constexpr bool kAlwaysFalse = false;
 template <class T, class = void>
 struct HasFields : std::false_type {};
 template <class T>

@@ -11,15 +11,15 @@ namespace stepc {
 
 namespace {
 constexpr int64_t kConstant = -1;
-// Far from where a bias correction is 1.
+// A step count for probing, at which a bias correction is far from 1.
 constexpr double kProbedCount = 3;
-// Learning costs two runs of the host code: where options change their form all the time it is left at one.
+// Learning costs two runs of the host code. If the options change their form again and again, the host code just runs.
 constexpr int64_t kLearnedAtFirst = 8;
 constexpr int64_t kReplaysToLearn = 16;
 
 bool is_same(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b); }
 
-// The numbers among what was supplied that may follow from options: real ones.
+// The real numbers among the supplied ones: only these may be functions of options.
 std::vector<double> elements_of(const c10::IValue& number) {
   std::vector<double> out;
   const auto add = [&](const c10::IValue& one) {
@@ -34,7 +34,7 @@ std::vector<double> elements_of(const c10::IValue& number) {
   return out;
 }
 
-// `number` with other elements, of the same kind.
+// `number` with other elements, of the same type.
 c10::IValue with_elements(const c10::IValue& number, const std::vector<double>& elements) {
   if (number.isTensor()) return tensor_of(WrappedNumber{elements.front()});
   if (!number.isList()) return elements.front();
@@ -45,7 +45,7 @@ c10::IValue with_elements(const c10::IValue& number, const std::vector<double>& 
 
 size_t size_of_list(const c10::IValue& number) { return number.isList() ? number.toListRef().size() : 1; }
 
-// Apart from the elements, which are compared by themselves.
+// Whether both are of one type and agree in everything but their elements, which are compared separately.
 bool is_of_kind(const c10::IValue& a, const c10::IValue& b) {
   if (a.tagKind() != b.tagKind() || size_of_list(a) != size_of_list(b)) return false;
   const size_t elements = elements_of(a).size();
@@ -57,7 +57,7 @@ bool is_of_kind(const c10::IValue& a, const c10::IValue& b) {
   return false;  // complex, or lists of integers: nobody's options
 }
 
-// In memory of its own: others may be counted there, too.
+// Whether the tensor is a step counter with memory of its own: shared memory may hold other counters too.
 bool is_counter(const at::Tensor& tensor) {
   return tensor.defined() && tensor.layout() == c10::Layout::Strided && tensor.device().is_cpu() && tensor.dim() == 0 &&
          (tensor.scalar_type() == c10::kFloat || tensor.scalar_type() == c10::kDouble) &&
@@ -68,7 +68,7 @@ double value_of(const at::Tensor& counter) {
   return counter.scalar_type() == c10::kFloat ? *counter.const_data_ptr<float>() : *counter.const_data_ptr<double>();
 }
 
-// As it adds, in its own type.
+// The counter's next value, added in the counter's own type.
 double next(const at::Tensor& counter) {
   return counter.scalar_type() == c10::kFloat ? *counter.const_data_ptr<float>() + 1.0F
                                               : *counter.const_data_ptr<double>() + 1.0;
@@ -82,7 +82,8 @@ void set(const at::Tensor& counter, double value) {
 }
 }  // namespace
 
-// The count that the update comes to: that of all counters. 1 where nothing is counted, nullopt where they differ.
+// The step count after the update, on which all counters must agree. 1 without counters; nullopt if the counters
+// differ.
 std::optional<double> KnownUpdate::count_of(const std::vector<at::Tensor>& tensors) const {
   std::optional<double> count;
   for (size_t place : counters_) {

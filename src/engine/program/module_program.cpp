@@ -85,8 +85,8 @@ void ModuleProgram::run_event(const std::string& key) {
     if (optimizer_key(o) == key) optimizers_[o].torchs()->step();
 }
 
-// An optimizer's update is the calls from the first that touches one of its parameters or states, outside of autograd
-// and after a backward pass, to the last.
+// An optimizer's update begins with the first call that touches one of its parameters or states outside of autograd and
+// after a backward pass, and ends with the last such call.
 void ModuleProgram::find_events(Trace& trace) {
   std::map<std::pair<Owner, std::string>, StorageId> storages;
   for (const External& external : trace.externals)
@@ -120,7 +120,7 @@ void ModuleProgram::find_events(Trace& trace) {
       event.end = CallId(c + 1);
     }
     if (!event.begin.valid()) continue;
-    // A parameter that the update touches has a gradient. What it looks like is as the parameter: dense.
+    // A parameter that the update touches has a gradient, which is dense like the parameter.
     std::set<StorageId> touched;
     for (size_t c = event.begin.index(); c < event.end.index(); ++c)
       for_each_value(trace.calls[c].args, [&](ValueId value) { touched.insert(trace.values[value.index()].storage); });
@@ -154,7 +154,7 @@ bool ModuleProgram::make_state() {
   return made_.size() > before;
 }
 
-// What else an optimizer keeps has values.
+// All other state of an optimizer has values.
 std::optional<double> ModuleProgram::initial_value(const OwnedKey& key) const {
   const auto found = std::ranges::find(keys_, key);
   const bool is_made = found != keys_.end() && key.owner == Owner::kOptimizerState &&

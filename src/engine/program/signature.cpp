@@ -31,7 +31,7 @@ std::string shape_text(const at::Tensor& tensor) {
   return text;
 }
 
-// What decides which kernels run and how, beside the tensors.
+// Appends the settings that, beside the tensors, decide which kernels run and how.
 void append_ambient(std::string& out) {
   const at::Context& context = at::globalContext();
   append(out, at::get_num_threads());
@@ -83,7 +83,7 @@ std::string signature_of(const Program& program, const std::vector<at::Tensor>& 
     for (int64_t size : tensor.sizes()) append(out, size);
     for (int64_t stride : tensor.strides()) append(out, stride);
   }
-  // Which batch tensors overlap, and how. Where the memory of one begins is no property of the step.
+  // Appends which batch tensors overlap, and how. Their addresses are not part of the signature.
   if (input.tensors.size() > 1)
     for (const MemoryRegion& region : memory_regions(input.tensors)) {
       if (region.tensors.size() == 1) continue;

@@ -52,7 +52,7 @@ void set_count(torch::optim::OptimizerParamState& state, int64_t count) {
   if (auto* rmsprop = dynamic_cast<torch::optim::RMSpropParamState*>(&state)) rmsprop->step(count);
 }
 
-// Of zeros; none where the optimizer keeps nothing.
+// A state of zeros; nullptr if the optimizer keeps no state.
 std::unique_ptr<torch::optim::OptimizerParamState> first_state(const torch::optim::OptimizerParamGroup& group,
                                                                const at::Tensor& parameter) {
   const auto zeros = [&] { return at::zeros_like(parameter.detach()); };

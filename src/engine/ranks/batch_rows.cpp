@@ -17,10 +17,10 @@ namespace stepc {
 
 namespace {
 
-// Guesses that are tried of which dimensions the batch's rows are.
+// How many guesses are tried as to which dimensions hold the batch's rows.
 constexpr size_t kMostGuesses = 16;
 
-// Of a tensor of the batch.
+// The name of a tensor of the batch.
 std::string name_in(const StepInput& input, size_t tensor) {
   return tensor < input.names.size() && !input.names[tensor].empty() ? input.names[tensor] : str("{}", tensor);
 }
@@ -70,7 +70,7 @@ void BatchRows::assume(const StepInput& input, const std::optional<Rows>& rows) 
     rows_.erase(shapes_of(input));
 }
 
-// Those of the first tensor that has any are taken to be right.
+// Other guesses of the rows. The first tensor that has rows is assumed to be right.
 std::vector<BatchRows::Rows> BatchRows::others(const StepInput& input) const {
   Rows likely;
   for (size_t t = 0; t < input.tensors.size(); ++t) likely.push_back(rows_of(input, t));
@@ -121,7 +121,7 @@ at::Tensor BatchRows::gathered(const at::Tensor& rows, int64_t dim) const {
   return all.movedim(0, dim).contiguous();
 }
 
-// Whether what a plan takes of a tensor of the batch is what this rank gives.
+// Whether the plan takes the tensor of the batch as this rank passes it.
 bool BatchRows::takes_as_given(const std::optional<PartOf>& part, const StepInput& input, size_t tensor) const {
   const auto dim = means_by_rank_ ? std::nullopt : rows_of(input, tensor);
   if (!dim || !part) return !dim && !part;
@@ -131,7 +131,7 @@ bool BatchRows::takes_as_given(const std::optional<PartOf>& part, const StepInpu
   return part->sharding == own_rows;
 }
 
-// What the plan takes of the batch: rows that are the rank's part of a tensor go nowhere else.
+// The parts of the batch that the plan takes, on this rank only.
 std::vector<at::Tensor> BatchRows::for_plan(const Schedule& schedule, const StepInput& input) const {
   Parts parts;
   for (const ScheduleInput& one : schedule.inputs)
@@ -159,7 +159,7 @@ void BatchRows::check_dims(const StepInput& input) const {
   }
 }
 
-// Of a signature's first call: who shares rows, or has the whole batch, has the same.
+// At a signature's first call, checks that ranks with the same rows, or with the whole batch, have equal tensors.
 void BatchRows::check_shared(const StepInput& input) const {
   std::string hashes;
   for (size_t t = 0; t < input.tensors.size(); ++t) hashes += hash_text(hash_of(input.tensors[t])) + "\n";
@@ -186,7 +186,7 @@ void BatchRows::check_shared(const StepInput& input) const {
   }
 }
 
-// What the step writes to its batch is in the memory that the program gave, or it is refused.
+// Refuses a step that writes to a tensor of its batch, unless the plan writes to the program's own memory.
 void BatchRows::check_writes(const Graph& local, const StepInput& input, const std::vector<bool>& copied) const {
   for (const GraphOutput& output : local.outputs) {
     if (output.kind != GraphOutput::Kind::kUpdate || local.inputs[output.input].kind != InputKind::kBatch) continue;

@@ -33,7 +33,7 @@ std::optional<int64_t> pinned(const Parallel& parallel, std::string_view axis) {
   return found == parallel.axes.end() || found->size == -1 ? std::nullopt : std::optional(found->size);
 }
 
-// As StagedStep cuts it.
+// Cuts the step as StagedStep does.
 StepCut cut_step(const Graph& captured, const Parallel& parallel, const Candidate& way, Strategy& strategy,
                  const RecomputeOptions* recompute) {
   Strategy in_time = strategy;

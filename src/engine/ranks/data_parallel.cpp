@@ -21,10 +21,10 @@ namespace stepc {
 
 namespace {
 
-// Enough that an exchange takes long beside what it costs to wait for it.
+// Large enough that the transfer takes longer than the latency of an exchange.
 constexpr uint64_t kBucketBytes = uint64_t{4} << 20;
 
-// Calls `on` with contiguous tensors that hold what these hold, a bucket at a time, and puts back what it leaves there.
+// Copies the tensors into contiguous buckets, calls `on` for each bucket, and copies the results back.
 void for_buckets(const std::vector<at::Tensor>& tensors, const std::function<void(at::TensorList)>& on) {
   std::vector<at::Tensor> bucket;
   uint64_t bytes = 0;
@@ -52,7 +52,7 @@ std::vector<at::Tensor> detached(const std::vector<at::Tensor>& tensors) {
   return out;
 }
 
-// Lines of the one that the other has not.
+// The first line of `one` that `other` does not have.
 std::string missing_in(const std::string& one, const std::string& other) {
   const std::vector<std::string> has = split(other, '\n');
   for (const std::string& line : split(one, '\n'))

@@ -16,7 +16,7 @@ namespace stepc {
 
 namespace {
 
-// As long as torch.distributed waits on CPUs: one of them may have more to do before it comes.
+// The time that torch.distributed waits on CPUs: a rank may have more work before it joins.
 constexpr std::chrono::minutes kToMeet{30};
 
 }  // namespace
@@ -99,8 +99,8 @@ std::shared_ptr<Ranks> ranks_of_process(const Launch& launch, const Parallel::El
   return ranks_of_process(launch, c10::intrusive_ptr<c10d::Store>(), elastic);
 }
 
-// Kept to the end of the process, whose steps share it: a group that goes while others wait in it looks like a lost
-// rank.
+// Lives as long as the process, whose steps share it. A group that disappears while others wait for it looks like a
+// lost rank.
 std::shared_ptr<Ranks> ranks_of_process(const Launch& launch, const c10::intrusive_ptr<c10d::Store>& store,
                                         const Parallel::Elastic& elastic) {
   struct Met {

@@ -45,7 +45,7 @@ bool ProgramParts::take(const Tensors& moved) {
   return are_same;
 }
 
-// Rank 0's count where they differ, and where others have none.
+// Whether all ranks have the same values. Rank 0's values are taken if they differ, or if other ranks have none.
 bool ProgramParts::have_same_values(const Tensors& tensors) {
   std::string mine;
   const auto is_made = [&](const Key& key) {
@@ -79,7 +79,7 @@ bool ProgramParts::have_same_values(const Tensors& tensors) {
   return !differs;
 }
 
-// Which ranks along pp have them: every rank of a stage has the same.
+// Finds the ranks along pp that have each tensor. All ranks of a stage have the same tensors.
 void ProgramParts::find_stages(const Tensors& tensors) {
   if (stages_.count == 1) return;
   std::string mine;
@@ -153,7 +153,7 @@ void ProgramParts::take(const Key& key, const at::Tensor& tensor) {
 }
 
 void ProgramParts::gather(const std::vector<at::Tensor>& tensors, bool keeps) {
-  // Of another program: a step that is not used any more lives for longer on one rank than on another.
+  // The tensors may belong to another program: ranks destroy an unused step at different times.
   if (std::ranges::none_of(
           tensors, [&](const at::Tensor& tensor) { return parts_.contains(tensor.storage().unsafeGetStorageImpl()); }))
     return;

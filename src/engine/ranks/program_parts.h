@@ -68,7 +68,7 @@ class ProgramParts {
     bool is_of_model = false;
     at::Tensor whole;                                // the program's
     std::optional<std::vector<int64_t>> split = {};  // by axis of a stage's mesh, as ShardedState::split_dims()
-    at::Tensor stretch = {};                         // then the rank's part
+    at::Tensor part = {};                            // then the rank's part
     bool is_own = true;                              // false: another stage of the pipeline has it
   };
   // Of a pipeline those of this rank's stage, and of others' those that take all ranks to be whole.

@@ -19,7 +19,7 @@ namespace stepc {
 
 namespace {
 
-// A rank's step runs as a Graph, and those run on CPUs.
+// A rank's step runs as a Graph, on the CPU.
 void check_memory_of(const Program& program) {
   std::vector<at::Tensor> tensors;
   program.append_tensors(tensors);
@@ -31,10 +31,10 @@ void check_memory_of(const Program& program) {
                program.keys()[t].key, tensors[t].device().str());
 }
 
-// Attempts to capture a step whose program turns out to have other parts than were known before.
+// How often a step is captured again because its program has other parts than were known before.
 constexpr int kMostCaptures = 4;
 
-// What of a captured step the ranks cannot do, in words; empty: they can.
+// Why ranks cannot run the captured step; empty: they can.
 std::string why_refused(const VirtualPlan& captured, const std::string& python_reason) {
   if (!captured.obstacle.empty()) return captured.obstacle;
   if (!python_reason.empty()) return python_reason;
@@ -66,7 +66,7 @@ std::string why_refused(const VirtualPlan& captured, const std::string& python_r
   return {};
 }
 
-// Which of the calls that read a number it is, as VirtualKernels counts them.
+// The position of the event's read among the calls that read a number, as VirtualKernels counts them.
 size_t read_of(const Trace& trace, const HostEvent& event) {
   const auto end = trace.calls.begin() + static_cast<ptrdiff_t>(event.begin.index());
   return static_cast<size_t>(
@@ -91,7 +91,7 @@ void RankStep::capture(const StepInput& input, const StepOnFn& step, const Numbe
     if (made_state) program_.drop_state();
     program_.refresh();
   };
-  // What the step's own code says against the sizes of the whole batch, empty: it is captured.
+  // Captures the step with the whole batch. Returns the error of the step's own code; empty: captured.
   const auto try_capture = [&] {
     std::string no_fit;
     together(*ranks_, [&] {
@@ -141,7 +141,7 @@ void RankStep::add_plan(VirtualPlan captured, const StepInput& input) {
   options.budget = budget_;
   options.strategy = strategy_;
   options.fp8 = config_.fp8;
-  RankPlan plan;
+  Entry plan;
   plan.is_path = captured.is_path;
   if (pipeline_ != Pipeline()) {
     plan_staged(plan, std::move(captured), options);
@@ -171,8 +171,8 @@ void RankStep::add_plan(VirtualPlan captured, const StepInput& input) {
   if (plans_.size() > static_cast<size_t>(config_.max_plans)) plans_.pop_back();
 }
 
-// Cut in time, and into stages.
-void RankStep::plan_staged(RankPlan& plan, VirtualPlan captured, CompileOptions& options) {
+// Plans the step cut into micro-batches and stages.
+void RankStep::plan_staged(Entry& plan, VirtualPlan captured, CompileOptions& options) {
   options.strategy.mesh = stage_ranks_.stage_mesh;
   if (stages_ == nullptr)
     stages_ = std::make_unique<StageSteps>(pipeline_, config_.verify, stage_ranks_, *kernels_, parts_.state());
@@ -206,7 +206,8 @@ void RankStep::choose(const Trace& captured, const StepInput& input, const Targe
                chosen.micro_batches > 1 ? str(", {} micro-batches", chosen.micro_batches) : std::string());
 }
 
-// Of a step that its own rows fit and the whole batch does not: the rows are not what was taken for them.
+// For a step that runs on this rank's rows and fails on the whole batch: the rows lie along other dimensions than
+// assumed. Looks for those dimensions.
 void RankStep::find_rows(const StepInput& input, const StepOnFn& step, const std::string& why,
                          const std::function<std::string()>& try_capture) {
   together(*ranks_, [&] { plan_on(input.tensors, input, step, {}); });
@@ -224,7 +225,7 @@ void RankStep::find_rows(const StepInput& input, const StepOnFn& step, const std
   INTERNAL_CHECK(try_capture().empty(), "a step that was captured is not captured again: {}", why);
 }
 
-// Kernels and rates that all ranks plan with.
+// Agrees on the kernels and rates that all ranks plan with.
 void RankStep::agree_on_machine() {
   const blocked::MicroKernels own = kernels_          ? kernels_->micro_kernels
                                     : config_.kernels ? config_.kernels->micro_kernels
@@ -240,7 +241,7 @@ void RankStep::agree_on_machine() {
     kernels_ = std::make_shared<KernelSources>(config_.kernel_directory, common.cpu, common.micro_kernels);
 }
 
-// A step whose code decides nothing by what it reads is one trace; else, one path of it.
+// Captures the step: one trace if its code takes no decision by numbers that it reads, otherwise one path.
 VirtualPlan RankStep::plan_on(const std::vector<at::Tensor>& batch, const StepInput& input, const StepOnFn& step,
                               const Numbers& numbers) {
   check_memory_of(program_);
@@ -270,7 +271,7 @@ VirtualPlan RankStep::plan_on(const std::vector<at::Tensor>& batch, const StepIn
   return whole;
 }
 
-// Once the program has all the parts that the step shows.
+// Captures the step again until the program has all the parts that the step creates.
 VirtualPlan RankStep::captured_alike(const StepInput& input, const StepOnFn& step, const Numbers& numbers) {
   const std::vector<at::Tensor> batch = rows_.whole(input);
   for (int attempt = 0; attempt < kMostCaptures; ++attempt) {

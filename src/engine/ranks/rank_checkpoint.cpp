@@ -16,7 +16,7 @@
 
 namespace stepc {
 
-// Whether the ranks hold it, and not something that the program has put in its place since.
+// Whether the ranks still hold the tensor; the program may have replaced it since.
 bool ProgramParts::is_held(const Key& key, const at::Tensor& tensor) const {
   const auto held = held_.find(key);
   return held != held_.end() && tensor.storage().unsafeGetStorageImpl() == held->second;
@@ -54,7 +54,7 @@ std::filesystem::path ProgramParts::save(const std::filesystem::path& output, in
   return ranks_->exchange(final)[0];
 }
 
-// What all ranks have whole and no step has taken is the first one's to write.
+// Rank 0 writes the tensors that all ranks have whole and that no step has taken.
 void ProgramParts::write_own_slices(const std::filesystem::path& directory, FileSystem& files) {
   SavedSlices in_parts[2];
   std::vector<std::pair<std::string, at::Tensor>> whole[2];
@@ -96,7 +96,7 @@ std::vector<ProgramParts::HeldTensor> ProgramParts::held_tensors() {
     tensor.is_own = !is_kept_here || state_.has(one.key.owner, one.key.key);
     if (is_kept_here && tensor.is_own) {
       tensor.split = state_.split_dims(one.key.owner, one.key.key);
-      if (tensor.split) tensor.stretch = state_.stretch(one.key.owner, one.key.key);
+      if (tensor.split) tensor.part = state_.unpadded_part(one.key.owner, one.key.key);
     } else if (!is_kept_here) {
       USER_CHECK(!is_virtual(one.tensor), "{} '{}' has no values yet: call the step before", name_of(one.key.owner),
                  one.key.key);

@@ -1,4 +1,5 @@
-// Steps whose own code decides by numbers that it reads: a plan is one path, and that code runs beside it.
+// Steps whose own code takes decisions by numbers that it reads: a plan is one path, and the step's code runs beside
+// it.
 #include <algorithm>
 #include <bit>
 #include <iterator>
@@ -19,10 +20,10 @@ namespace stepc {
 
 namespace {
 
-// Numbers by which a step was seen to take a path, and that are known by that.
+// How many sets of read numbers are remembered with the results that the code returned for them.
 constexpr size_t kMostKnown = 16;
 
-// Exact.
+// The number's exact text.
 std::string text_of(const Arg& number) {
   if (const auto* real = std::get_if<double>(&number)) return str("{:x}", std::bit_cast<uint64_t>(*real));
   if (const auto* integer = std::get_if<int64_t>(&number)) return str("{}", *integer);
@@ -49,7 +50,7 @@ class LightLook {
 }  // namespace
 
 std::optional<StepOutput> RankStep::follow(Call& call, const StepInput& input, const StepOnFn& step) {
-  RankPlan& plan = *call.plan;
+  Entry& plan = *call.plan;
   const Trace& trace = plan.trace();
   if (plan.draws) share_draws();
   const bool makes_numbers = std::ranges::any_of(trace.events, is_made_by_code);
@@ -115,18 +116,18 @@ std::optional<StepOutput> RankStep::follow(Call& call, const StepInput& input, c
   return std::nullopt;
 }
 
-// What the code makes of the numbers that it has read, for calls up to `end`.
-void RankStep::supply_made(const RankPlan& plan, const Trace& taken, size_t end) {
+// Supplies the numbers that the code computes from those that it has read, for calls up to `end`.
+void RankStep::supply_made(const Entry& plan, const Trace& taken, size_t end) {
   for (const HostSupply& one : numbers_supplied(plan.trace(), taken, end))
     if (std::ranges::any_of(plan.trace().events,
                             [&](const HostEvent& event) { return is_made_by_code(event) && event.begin == one.call; }))
       plan.supply(one);
 }
 
-// With nothing changed; the plan of the path that the step takes is there afterwards.
+// Leaves the plan without any effect. Afterwards the plan of the path that the step takes exists.
 void RankStep::leave(Call& call, Look seen, const std::vector<Arg>& numbers, const StepInput& input,
                      const StepOnFn& step) {
-  const RankPlan& plan = *call.plan;
+  const Entry& plan = *call.plan;
   plan.abandon();
   call.undo->restore();
   ++stats_.departures;
@@ -134,7 +135,7 @@ void RankStep::leave(Call& call, Look seen, const std::vector<Arg>& numbers, con
     VirtualPlan wider;
     wider.trace = std::move(*seen.wider);
     wider.is_path = true;
-    plans_.remove_if([&](const RankPlan& one) { return &one == &plan; });
+    plans_.remove_if([&](const Entry& one) { return &one == &plan; });
     call.plan = nullptr;
     return add_plan(std::move(wider), input);
   }
@@ -146,16 +147,16 @@ void RankStep::leave(Call& call, Look seen, const std::vector<Arg>& numbers, con
   capture(input, step, path);
 }
 
-// The call that reads the event's number.
-size_t RankStep::place_of(const RankPlan& plan, size_t event) { return plan.trace().events[event].begin.index() - 1; }
+// The index of the call that reads the event's number.
+size_t RankStep::place_of(const Entry& plan, size_t event) { return plan.trace().events[event].begin.index() - 1; }
 
-// They are sums over all ranks, in one order: the same bits everywhere.
+// The numbers are sums over all ranks in one order, so they have the same bits on every rank.
 void RankStep::agree_on_numbers(const std::vector<Arg>& numbers) {
   if (const auto other = find_unlike(*ranks_, str("{}", fmt::join(texts_of(numbers), " "))))
     user_error("rank {} reads other numbers on the host than rank 0, by which the step decides", other->rank);
 }
 
-// Where the run makes other calls than the plan has up to `end`.
+// Finds the first call up to `end` in which the run differs from the plan.
 void RankStep::compare_calls(const Trace& trace, const VirtualRun& run, size_t end, Look& seen) {
   const Trace& taken = run.recording.trace;
   const size_t alike = calls_alike(trace, taken);
@@ -173,7 +174,7 @@ void RankStep::compare_calls(const Trace& trace, const VirtualRun& run, size_t e
   if (!is_same) log().debug("{}{}", agreement.difference, agreement.obstacle);
 }
 
-RankStep::Look RankStep::look(const RankPlan& plan, const std::vector<Arg>& numbers, size_t end, const StepInput& input,
+RankStep::Look RankStep::look(const Entry& plan, const std::vector<Arg>& numbers, size_t end, const StepInput& input,
                               const StepOnFn& step) {
   Look seen;
   const Trace& trace = plan.trace();
@@ -182,7 +183,7 @@ RankStep::Look RankStep::look(const RankPlan& plan, const std::vector<Arg>& numb
     const std::vector<at::Tensor> batch = rows_.whole(input);
     const StepInput given{batch, input.names, input.constants};
     const bool is_whole = end == trace.calls.size();
-    // The code runs whole once a call, if it stays on the path; then what it does is done.
+    // If the step stays on the path, its code runs to the end once a call, and its effects stay.
     const auto keeps = [&](const VirtualRun& run) {
       compare_calls(trace, run, end, seen);
       return is_traced_ && is_whole && !run.thrown && !seen.leaves_at && !seen.wider;
@@ -199,7 +200,7 @@ RankStep::Look RankStep::look(const RankPlan& plan, const std::vector<Arg>& numb
   return seen;
 }
 
-// All ranks have captured the same calls.
+// Checks that all ranks have captured the same calls.
 void RankStep::check_path(const Trace& trace) {
   std::string ops;
   for (const stepc::Call& call : trace.calls) ops += call.op + "\n";
@@ -214,10 +215,10 @@ void RankStep::agree_on_path(const std::string& mine) {
         other->rank);
 }
 
-// A plan that goes on as the step did where it left `plan`: it is the next that runs.
-bool RankStep::find_other(const RankPlan& plan, const Trace& taken, size_t leaves_at) {
+// Finds a plan that continues as the step did where it left `plan`. That plan runs next.
+bool RankStep::find_other(const Entry& plan, const Trace& taken, size_t leaves_at) {
   size_t most = 0;
-  for (const RankPlan& other : plans_) {
+  for (const Entry& other : plans_) {
     if (&other == &plan || !other.is_path || other.signature != plan.signature) continue;
     const size_t alike = calls_alike(other.trace(), taken);
     const bool ends_there = alike == taken.calls.size() && alike == other.trace().calls.size();

@@ -17,7 +17,7 @@ namespace {
 
 at::Generator draws_of_process() { return at::globalContext().defaultGenerator(at::kCPU); }
 
-// Ranks run one text: their collectives meet in its order.
+// All ranks must have the same Schedule text, because their collectives meet in its order.
 void check_one_plan(const Schedule& schedule, const Verify& verify, Ranks& ranks) {
   if (const auto other = find_unlike(ranks, hash_of(schedule)))
     user_error(

@@ -30,9 +30,9 @@ namespace stepc {
 
 namespace {
 
-// Attempts to find or capture a plan for one call.
+// How often a plan is looked for or captured in one call.
 constexpr int kMostAttempts = 4;
-// Paths of a step that one call finds, one after the other, by numbers that its code reads.
+// How many paths one call may discover, one after the other, by the numbers that its code reads.
 constexpr int kMostPaths = 16;
 
 Strategy of_a_stage(Strategy strategy) {
@@ -42,7 +42,7 @@ Strategy of_a_stage(Strategy strategy) {
 
 std::string hash_of_text(std::string_view text) { return hash_text(hash_bytes(std::as_bytes(std::span(text)))); }
 
-// Exact, for comparison.
+// Appends the number exactly, for comparison.
 void append(std::string& out, const c10::IValue& number) {
   if (number.isDouble())
     out += str("{:x} ", std::bit_cast<uint64_t>(number.toDouble()));
@@ -74,8 +74,8 @@ RankStep::RankStep(Program& program, const Config& config, Stats& stats)
 
 // ---- calls
 
-// What a rank computes with are rows in a row: the program may give windows on something larger, other ones on each
-// rank, and two of the same memory.
+// A rank computes with contiguous rows. The program may give windows of larger tensors that differ between ranks or
+// overlap.
 StepInput RankStep::contiguous(const StepInput& given) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   StepInput input = given;
@@ -118,8 +118,8 @@ void RankStep::look_at_python() {
   if (is_traced_) log().info("the step's Python runs beside every replay, on shapes and on the numbers that it reads");
 }
 
-// Before it runs.
-void RankStep::take_inputs(RankPlan& plan) {
+// Takes the plan's inputs over before its first run.
+void RankStep::take_inputs(Entry& plan) {
   if (!parts_.take(std::exchange(plan.inputs, {}))) warn_that_parameters_differ();
 }
 
@@ -147,7 +147,7 @@ StepOutput RankStep::take(const StepInput& given, const StepOnFn& step) {
     try {
       if (!check_alike(call, input) && call.plan != nullptr) {
         call.undo->restore();
-        plans_.remove_if([&](const RankPlan& one) { return &one == call.plan; });
+        plans_.remove_if([&](const Entry& one) { return &one == call.plan; });
         call.plan = nullptr;
       }
       if (!parts_.take(call.moved)) warn_that_parameters_differ();
@@ -172,7 +172,7 @@ StepOutput RankStep::take(const StepInput& given, const StepOnFn& step) {
   user_error("this step finds another structure of modules or optimizers at every call, and cannot run {}", where());
 }
 
-// What a rank finds by itself: its plan for such a call, and the numbers of its optimizers.
+// The part of a call that a rank does alone: it finds its plan and its optimizers' numbers.
 RankStep::Call RankStep::begin(const StepInput& input) {
   USER_CHECK(current_observer() == nullptr,
              "an accelerated step is called inside another one that is being recorded: accelerate the outer step only");
@@ -209,19 +209,19 @@ RankStep::Call RankStep::begin(const StepInput& input) {
   return call;
 }
 
-std::vector<at::Tensor> RankStep::batch_for(const RankPlan& plan, const StepInput& input) const {
+std::vector<at::Tensor> RankStep::batch_for(const Entry& plan, const StepInput& input) const {
   return plan.staged ? rows_.for_parts(plan.staged->batch_parts(), input)
                      : rows_.for_plan(plan.program->schedule(), input);
 }
 
-StepResult RankStep::begin_plan(const RankPlan& plan, const std::vector<at::Tensor>& batch) {
+StepResult RankStep::begin_plan(const Entry& plan, const std::vector<at::Tensor>& batch) {
   constexpr uint64_t kSettled = 3;  // the first replays are compared, and bring memory and caches up
   ranks_->flight().enter(kInStep, /*is_brief=*/plan.replays >= kSettled);
   if (plan.staged) return plan.staged->begin(batch, {{times_ ? &staged_times_ : nullptr}});
   return plan.program->begin(batch, times_ ? &*times_ : nullptr);
 }
 
-StepOutput RankStep::replay(RankPlan& plan, const StepInput& input) {
+StepOutput RankStep::replay(Entry& plan, const StepInput& input) {
   if (plan.draws) share_draws();
   const auto begin = Clock::now();
   const double verified = plan.verified().seconds;
@@ -264,7 +264,7 @@ std::vector<ProgramParts::HeldTensor> RankStep::held_tensors() {
   return noted(*ranks_, "naming what it holds", [&] { return parts_.held_tensors(); });
 }
 
-void RankStep::count_replay(RankPlan& plan, const StepResult& result) {
+void RankStep::count_replay(Entry& plan, const StepResult& result) {
   is_timed_ = times_.has_value();
   ++plan.replays;
   count_verified(stats_, plan.verified(), std::exchange(plan.counted, plan.verified()));
@@ -276,8 +276,8 @@ void RankStep::count_replay(RankPlan& plan, const StepResult& result) {
   stats_.measured_peak_bytes = memory.arena_peak_bytes + memory.kept_bytes + memory.unplanned_bytes;
 }
 
-// The optimizers' numbers of this call. Returns why they do not fit the plan, empty if they do.
-std::string RankStep::update(RankPlan& plan, const std::vector<at::Tensor>& tensors, Undo& undo, std::string& numbers) {
+// Supplies the optimizers' numbers of this call. Returns why they do not fit the plan, empty if they do.
+std::string RankStep::update(Entry& plan, const std::vector<at::Tensor>& tensors, Undo& undo, std::string& numbers) {
   for (const auto& update : plan.updates) {
     const int64_t known_before = update->known_updates();
     std::string difference = update->run(
@@ -296,9 +296,9 @@ std::string RankStep::signature(const std::vector<at::Tensor>& tensors, const St
   return signature_of(program_, tensors, input) + shared_.among(program_, tensors);
 }
 
-// Of several paths the one that was asked for, or else that which was taken most.
-RankStep::RankPlan* RankStep::find(const std::string& signature) {
-  const RankPlan* const asked_for = std::exchange(next_, nullptr);
+// Among several paths, returns the requested one, otherwise the one replayed most often.
+RankStep::Entry* RankStep::find(const std::string& signature) {
+  const Entry* const asked_for = std::exchange(next_, nullptr);
   auto found = plans_.end();
   for (auto plan = plans_.begin(); plan != plans_.end(); ++plan) {
     if (plan->signature != signature) continue;
@@ -312,7 +312,7 @@ RankStep::RankPlan* RankStep::find(const std::string& signature) {
 
 // ---- all ranks alike
 
-// Whether all have a plan for the call; where one has none, all capture it.
+// Whether all ranks have a plan for the call. If a rank has none, all ranks capture the call.
 bool RankStep::check_alike(const Call& call, const StepInput& input) {
   const std::string hash = hash_of_text(call.signature);
   const std::vector<std::string> all =
@@ -341,7 +341,7 @@ bool RankStep::check_alike(const Call& call, const StepInput& input) {
   INTERNAL_CHECK(false, "ranks whose steps differ in nothing");
 }
 
-// Rank 0's generator is everybody's: what a step draws does not depend on how many ranks run it.
+// All ranks draw from rank 0's generator state, so draws do not depend on the number of ranks.
 void RankStep::share_draws() {
   at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
   const at::Tensor state = generator.get_state();
@@ -356,7 +356,7 @@ void RankStep::share_draws() {
 
 void RankStep::warn_that_parameters_differ() { warn_once("the ranks' parameters differ: rank 0's count"); }
 
-// Of all ranks, on one.
+// Warns once, on rank 0.
 void RankStep::warn_once(const std::string& warning) {
   if (ranks_->rank() != 0 || std::ranges::find(stats_.warnings, warning) != stats_.warnings.end()) return;
   stats_.warnings.push_back(warning);
@@ -365,7 +365,7 @@ void RankStep::warn_once(const std::string& warning) {
 
 // ---- what it did
 
-void RankStep::count(const RankPlan& plan) {
+void RankStep::count(const Entry& plan) {
   ++stats_.plans;
   if (stats_.is_warm) ++stats_.late_plans;
   stats_.nodes = plan.trace().calls.size();
@@ -396,11 +396,11 @@ void RankStep::count(const RankPlan& plan) {
              human_bytes(stats_.planned_peak_bytes), stats_.instructions, where, seconds);
 }
 
-std::vector<const RankProgram*> RankStep::programs_of(const RankPlan& plan) {
+std::vector<const RankProgram*> RankStep::programs_of(const Entry& plan) {
   return plan.staged ? plan.staged->programs() : std::vector<const RankProgram*>{plan.program.get()};
 }
 
-const RankProgram& RankStep::largest_of(const RankPlan& plan) {
+const RankProgram& RankStep::largest_of(const Entry& plan) {
   const std::vector<const RankProgram*> programs = programs_of(plan);
   return **std::ranges::max_element(programs, {}, [](const auto* one) { return one->schedule().peak_bytes(); });
 }

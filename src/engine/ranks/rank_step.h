@@ -81,7 +81,7 @@ class RankStep {
   [[nodiscard]] const Trace* latest_trace() const { return plans_.empty() ? nullptr : &plans_.front().trace(); }
 
  private:
-  struct RankPlan {
+  struct Entry {
     std::string signature;
     std::unique_ptr<RankProgram> program;
     std::unique_ptr<StagedStep> staged;  // in its stead, of a step that is cut in time
@@ -114,19 +114,19 @@ class RankStep {
     std::vector<at::Tensor> tensors;
     std::string signature;
     ProgramParts::Tensors moved;
-    RankPlan* plan = nullptr;  // none: the step is captured
+    Entry* plan = nullptr;     // none: the step is captured
     std::string numbers;       // that the plan was given
     std::optional<Undo> undo;  // of what the optimizers' host code has done for it
   };
 
   StepOutput take(const StepInput& given, const StepOnFn& step);
   void look_at_python();
-  void take_inputs(RankPlan& plan);
+  void take_inputs(Entry& plan);
   void check_replicas();
   StepInput contiguous(const StepInput& given);
   Call begin(const StepInput& input);
   std::string signature(const std::vector<at::Tensor>& tensors, const StepInput& input);
-  RankPlan* find(const std::string& signature);
+  Entry* find(const std::string& signature);
   // `numbers`: of the path on which the step's own code reads these; none: whatever can be captured.
   using Numbers = std::optional<std::vector<Arg>>;
   // `takes`: what the plan has of the program, right then.
@@ -141,22 +141,22 @@ class RankStep {
     std::optional<Trace>
         wider;  // or: the plan holds a number that its code makes otherwise at every step; with that one open
   };
-  Look look(const RankPlan& plan, const std::vector<Arg>& numbers, size_t end, const StepInput& input,
+  Look look(const Entry& plan, const std::vector<Arg>& numbers, size_t end, const StepInput& input,
             const StepOnFn& step);
   void compare_calls(const Trace& trace, const VirtualRun& run, size_t end, Look& seen);
-  static size_t place_of(const RankPlan& plan, size_t event);
+  static size_t place_of(const Entry& plan, size_t event);
   // Whether the step's own code makes the event's number, of numbers that it has read.
   static bool is_made_by_code(const HostEvent& event) {
     return event.kind == HostEvent::Kind::kShadow && event.key.empty();
   }
-  static void supply_made(const RankPlan& plan, const Trace& taken, size_t end);
+  static void supply_made(const Entry& plan, const Trace& taken, size_t end);
   void leave(Call& call, Look seen, const std::vector<Arg>& numbers, const StepInput& input, const StepOnFn& step);
   void check_path(const Trace& trace);
   void agree_on_path(const std::string& mine);
   void agree_on_numbers(const std::vector<Arg>& numbers);
-  bool find_other(const RankPlan& plan, const Trace& taken, size_t leaves_at);
+  bool find_other(const Entry& plan, const Trace& taken, size_t leaves_at);
   void add_plan(VirtualPlan captured, const StepInput& input);
-  void plan_staged(RankPlan& plan, VirtualPlan captured, CompileOptions& options);
+  void plan_staged(Entry& plan, VirtualPlan captured, CompileOptions& options);
   void choose(const Trace& captured, const StepInput& input, const Target& target);
   void find_rows(const StepInput& input, const StepOnFn& step, const std::string& why,
                  const std::function<std::string()>& try_capture);
@@ -164,18 +164,18 @@ class RankStep {
                       const Numbers& numbers);
   void agree_on_machine();
   VirtualPlan captured_alike(const StepInput& input, const StepOnFn& step, const Numbers& numbers);
-  std::string update(RankPlan& plan, const std::vector<at::Tensor>& tensors, Undo& undo, std::string& numbers);
+  std::string update(Entry& plan, const std::vector<at::Tensor>& tensors, Undo& undo, std::string& numbers);
   bool check_alike(const Call& call, const StepInput& input);
   void warn_once(const std::string& warning);
   void warn_that_parameters_differ();
-  [[nodiscard]] std::vector<at::Tensor> batch_for(const RankPlan& plan, const StepInput& input) const;
-  StepResult begin_plan(const RankPlan& plan, const std::vector<at::Tensor>& batch);
-  StepOutput replay(RankPlan& plan, const StepInput& input);
-  void count_replay(RankPlan& plan, const StepResult& result);
+  [[nodiscard]] std::vector<at::Tensor> batch_for(const Entry& plan, const StepInput& input) const;
+  StepResult begin_plan(const Entry& plan, const std::vector<at::Tensor>& batch);
+  StepOutput replay(Entry& plan, const StepInput& input);
+  void count_replay(Entry& plan, const StepResult& result);
   void share_draws();
-  void count(const RankPlan& plan);
-  static std::vector<const RankProgram*> programs_of(const RankPlan& plan);
-  static const RankProgram& largest_of(const RankPlan& plan);
+  void count(const Entry& plan);
+  static std::vector<const RankProgram*> programs_of(const Entry& plan);
+  static const RankProgram& largest_of(const Entry& plan);
   [[nodiscard]] KnownTarget target() const;
   // For messages.
   [[nodiscard]] std::string_view where() const { return ranks_->ranks() > 1 ? "on ranks" : "in micro-batches"; }
@@ -196,11 +196,11 @@ class RankStep {
   std::unique_ptr<StageSteps> stages_;  // none: steps are not cut in time
   KnownTarget known_;                   // of all ranks' machines, when the last step was captured
   SharedMemory shared_;
-  std::list<RankPlan> plans_;       // most recently used first
-  bool is_begun_ = false;           // by its first call
-  int64_t trained_ = 0;             // calls with gradients, those of the checkpoint among them that was loaded
-  bool is_traced_ = false;          // the step's own code runs beside every replay: nobody sees what it reads
-  const RankPlan* next_ = nullptr;  // that find() is to find
+  std::list<Entry> plans_;       // most recently used first
+  bool is_begun_ = false;        // by its first call
+  int64_t trained_ = 0;          // calls with gradients, those of the checkpoint among them that was loaded
+  bool is_traced_ = false;       // the step's own code runs beside every replay: nobody sees what it reads
+  const Entry* next_ = nullptr;  // that find() is to find
   bool compared_draws_ = false;
   std::vector<bool> copied_;       // which tensors of the call's input are copies of what the program gave
   std::optional<RunTimes> times_;  // while replays are timed,

@@ -27,7 +27,7 @@ std::string ranks_text(const std::vector<int64_t>& ranks) {
   return str("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
 }
 
-// Of the ranks `holders`, whose hashes these are.
+// Describes how the hashes of the ranks `holders` differ.
 std::string difference(const std::vector<int64_t>& holders, const std::vector<std::string>& hashes) {
   const std::vector<size_t> odd = odd_ones(hashes);
   if (odd.size() == holders.size())
@@ -40,7 +40,7 @@ std::string difference(const std::vector<int64_t>& holders, const std::vector<st
              ranks_text(others));
 }
 
-// What a step leaves: of the gradients it begins with none.
+// The tensors that last beyond a step. A step begins without gradients.
 std::vector<std::pair<Owner, std::string>> lasting_names(const ShardedState& state) {
   std::vector<std::pair<Owner, std::string>> names = state.names();
   std::erase_if(names, [](const auto& name) { return name.first == Owner::kGradient; });
@@ -98,7 +98,7 @@ bool complete_from_replicas(ShardedState& state, Ranks& ranks, const KeptParts* 
   if (kept != nullptr)
     for (const auto& [name, part] : *kept) state.replace(name.first, name.second, part);
   state.load();
-  // By who sends, then those that receive: all ranks come to them in one order.
+  // The key is the sender followed by the receivers, so all ranks send in the same order.
   std::map<std::vector<int64_t>, std::vector<at::Tensor>> moves;
   for (const auto& [owner, key] : names) {
     const std::vector<int64_t> holders = state.holders(owner, key, own.rank());

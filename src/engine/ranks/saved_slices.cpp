@@ -7,7 +7,7 @@
 namespace stepc {
 
 SavedSlices slices_of(const ShardedState& state, SavedSlices whole) {
-  // The largest first, so that those ranks which take turns write about as much as each other.
+  // The largest tensors come first, so that ranks that take turns write about the same amount.
   std::ranges::stable_sort(whole, std::greater<>(),
                            [&](const SavedSlice& one) { return state.whole_bytes(one.owner, one.key); });
   SavedSlices slices;
@@ -36,7 +36,7 @@ NamedTensors windows(const ShardedState& state, const SavedSlices& slices) {
 void write_slices(const std::filesystem::path& checkpoint, std::string_view which, const Ranks& ranks, const Mesh& mesh,
                   const SavedSlices& slices, const NamedTensors& tensors, std::optional<at::ScalarType> dtype,
                   FileSystem& files) {
-  // Of each kind as many files as a tensor of it has slices.
+  // The number of files of a kind is the largest number of slices that a tensor of it has.
   const auto files_of = [&](bool is_kept) {
     int64_t count = 0;
     for (const SavedSlice& one : slices)

@@ -14,7 +14,7 @@ namespace stepc {
 
 namespace {
 
-bool is_stretch(const std::vector<int64_t>& places) {
+bool is_range(const std::vector<int64_t>& places) {
   for (size_t i = 0; i < places.size(); ++i)
     if (places[i] != places[0] + static_cast<int64_t>(i)) return false;
   return !places.empty() && places[0] >= 0;
@@ -37,7 +37,7 @@ void place(const at::Tensor& part, const PartOf& of, const Mesh& mesh, int64_t r
       from = from.index_select(dim, index_of(kept));
     }
     if (places.empty()) return;
-    if (is_stretch(places))
+    if (is_range(places))
       to = to.narrow(dim, places[0], static_cast<int64_t>(places.size()));
     else
       scattered.emplace_back(dim, index_of(places));
@@ -67,8 +67,8 @@ at::Tensor part_of(const at::Tensor& whole, const Sharding& sharding, const Mesh
     const auto dim = static_cast<int64_t>(d);
     std::vector<int64_t> places = places_of(sharding.dims[d], whole.size(dim), mesh, rank);
     std::ranges::replace(places, -1, whole.size(dim) - 1);
-    part = is_stretch(places) ? part.narrow(dim, places[0], static_cast<int64_t>(places.size()))
-                              : part.index_select(dim, index_of(places));
+    part = is_range(places) ? part.narrow(dim, places[0], static_cast<int64_t>(places.size()))
+                            : part.index_select(dim, index_of(places));
   }
   return part;
 }
@@ -146,7 +146,7 @@ void ShardedState::put(Owner owner, const std::string& key, const TensorFiles& f
   USER_CHECK(tensor.shape == part.of.shape, "{} '{}' has the shape [{}], the step wants [{}]", name_of(owner), key,
              fmt::join(tensor.shape, ", "), fmt::join(part.of.shape, ", "));
   take_memory(part);
-  // The box around the part; from it the part is taken as it would be from the whole.
+  // The smallest box that contains the part. The part is then cut from the box as from the whole.
   Box box{std::vector<int64_t>(tensor.shape.size()), tensor.shape};
   std::vector<std::vector<int64_t>> inside(tensor.shape.size());
   for (size_t d = 0; d < tensor.shape.size(); ++d) {
@@ -162,7 +162,7 @@ void ShardedState::put(Owner owner, const std::string& key, const TensorFiles& f
   at::Tensor read = read_tensor(files, tensor, box);
   for (size_t d = 0; d < inside.size(); ++d) {
     const std::vector<int64_t>& places = inside[d];
-    if (places.empty() || (is_stretch(places) && std::ssize(places) == read.size(static_cast<int64_t>(d)))) continue;
+    if (places.empty() || (is_range(places) && std::ssize(places) == read.size(static_cast<int64_t>(d)))) continue;
     read = read.index_select(static_cast<int64_t>(d), index_of(places));
   }
   part.tensor.copy_(read);
@@ -170,25 +170,25 @@ void ShardedState::put(Owner owner, const std::string& key, const TensorFiles& f
 
 namespace {
 
-// A row of elements that stand one after the other, in the whole and in the part.
-struct Stretch {
+// A range of elements that are contiguous in the whole and in the part.
+struct Range {
   int64_t whole = 0, part = 0, size = 0;
 };
 
-std::vector<Stretch> stretches_of(const Pieces& pieces, int64_t size, const Mesh& mesh, int64_t rank) {
+std::vector<Range> ranges_of(const Pieces& pieces, int64_t size, const Mesh& mesh, int64_t rank) {
   if (pieces.empty()) return {{0, 0, size}};
-  std::vector<Stretch> stretches;
+  std::vector<Range> ranges;
   const std::vector<int64_t> places = places_of(pieces, size, mesh, rank);
   for (size_t i = 0; i < places.size(); ++i) {
     if (places[i] < 0) continue;  // padding
     const auto at = static_cast<int64_t>(i);
-    if (!stretches.empty() && stretches.back().whole + stretches.back().size == places[i] &&
-        stretches.back().part + stretches.back().size == at)
-      ++stretches.back().size;
+    if (!ranges.empty() && ranges.back().whole + ranges.back().size == places[i] &&
+        ranges.back().part + ranges.back().size == at)
+      ++ranges.back().size;
     else
-      stretches.push_back({places[i], at, 1});
+      ranges.push_back({places[i], at, 1});
   }
-  return stretches;
+  return ranges;
 }
 
 }  // namespace
@@ -226,11 +226,11 @@ std::vector<ShardedState::Slice> ShardedState::held(Owner owner, const std::stri
   for (size_t d = 0; d < of.shape.size(); ++d) {
     std::vector<Slice> longer;
     for (const Slice& slice : slices)
-      for (const Stretch& stretch : stretches_of(of.sharding.dims[d], of.shape[d], mesh_, ranks_->rank())) {
+      for (const Range& range : ranges_of(of.sharding.dims[d], of.shape[d], mesh_, ranks_->rank())) {
         Slice& one = longer.emplace_back(slice);
-        one.box.offsets.push_back(stretch.whole);
-        one.box.sizes.push_back(stretch.size);
-        one.inside.push_back(stretch.part);
+        one.box.offsets.push_back(range.whole);
+        one.box.sizes.push_back(range.size);
+        one.inside.push_back(range.part);
       }
     slices = std::move(longer);
   }
@@ -272,16 +272,16 @@ std::optional<std::vector<int64_t>> ShardedState::split_dims(Owner owner, const 
   return dims;
 }
 
-at::Tensor ShardedState::stretch(Owner owner, const std::string& key) const {
+at::Tensor ShardedState::unpadded_part(Owner owner, const std::string& key) const {
   const PartOf& of = find(owner, key).of;
-  at::Tensor stretch = part(owner, key);
+  at::Tensor unpadded = part(owner, key);
   for (size_t d = 0; d < of.shape.size(); ++d) {
     if (of.sharding.dims[d].empty()) continue;
     const std::vector<int64_t> places = places_of(of.sharding.dims[d], of.shape[d], mesh_, ranks_->rank());
     const auto own = std::ranges::count_if(places, [](int64_t place) { return place >= 0; });
-    stretch = stretch.narrow(static_cast<int64_t>(d), 0, own);
+    unpadded = unpadded.narrow(static_cast<int64_t>(d), 0, own);
   }
-  return stretch;
+  return unpadded;
 }
 
 const at::Tensor& ShardedState::part(Owner owner, const std::string& key) const { return find(owner, key).tensor; }

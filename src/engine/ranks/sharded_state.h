@@ -63,11 +63,11 @@ class ShardedState {
   // Bytes of the whole, and of an element.
   [[nodiscard]] uint64_t whole_bytes(Owner owner, const std::string& key) const;
   [[nodiscard]] uint64_t element_bytes(Owner owner, const std::string& key) const;
-  // Where each axis of the mesh splits the tensor once, into stretches as equal as they come, as PyTorch's DTensor
+  // Where each axis of the mesh splits the tensor once, into ranges as equal as possible, as PyTorch's DTensor
   // does: the dimension that it splits, -1 for none. Nothing for other parts.
   [[nodiscard]] std::optional<std::vector<int64_t>> split_dims(Owner owner, const std::string& key) const;
   // The part without padding, of such a tensor.
-  [[nodiscard]] at::Tensor stretch(Owner owner, const std::string& key) const;
+  [[nodiscard]] at::Tensor unpadded_part(Owner owner, const std::string& key) const;
   // The part itself.
   [[nodiscard]] const at::Tensor& part(Owner owner, const std::string& key) const;
   // The whole, a copy. All ranks ask for the same at once.

@@ -13,11 +13,11 @@
 namespace stepc {
 
 namespace {
-// Of the micro-batch's peak without a budget, in which steps it is asked for less.
+// The budget is lowered in this many parts of the micro-batch's peak without a budget.
 constexpr uint64_t kParts = 8;
 constexpr uint64_t kKiB = 1024;
-// Parts of the time that a budget "auto" may cost, the first that does counts: recomputation in one stage alone costs
-// the pipeline more than its share of all stages' time.
+// Shares of the time that a budget "auto" may cost; the first share that pays is used. Recomputation in a single stage
+// costs the pipeline more than that stage's share of the time.
 constexpr double kShares[] = {1, 0.5, 0.25, 0};
 
 // A micro-batch of each round.
@@ -88,7 +88,7 @@ std::optional<AutoBudget> plan_within(const BatchCut& cut, StageCuts& cuts, cons
   if (budget.kind == MemoryBudget::Kind::kAuto) return plan_by_time(rounds, cuts, recompute, budget, plan);
   uint64_t least = plan(parts_of(rounds, cuts), budget).bytes;
   if (budget.kind == MemoryBudget::Kind::kNone || least <= budget.bytes) return std::nullopt;
-  // Of one stage a single function has both passes, and its plan recomputes what there is.
+  // With one stage, one function has both passes, and its plan decides what is recomputed.
   if (cuts.order().stages > 1) {
     recompute.budget_bytes = UINT64_MAX;
     uint64_t peak = 0;

@@ -15,7 +15,7 @@ namespace stepc {
 
 namespace {
 
-// All passes of so many micro-batches on the same ranks, without backward passes.
+// The order of the same ranks for this many micro-batches without backward passes.
 StageOrder forward_order(const StageOrder& like, int64_t micro_batches) {
   StageOrder order{like.stages, micro_batches, std::vector<std::vector<StagePass>>(like.passes.size()), like.is_v};
   for (int64_t s = 0; s < like.stages; ++s)
@@ -33,7 +33,7 @@ auto with_key(std::string_view key, const Work& work) {
   }
 }
 
-// All elements are one number, which tensors of many parameters may share.
+// Whether all elements are one number, which tensors of several parameters may share.
 bool is_one_number(const Graph& graph, TensorId tensor) {
   const Node* node = graph.producer(tensor);
   while (node != nullptr && has(*node, Trait::kView)) {
@@ -49,8 +49,8 @@ std::vector<int64_t> ranks_of(const std::vector<int64_t>& stages, const StageOrd
   return {of.begin(), of.end()};
 }
 
-// By what is held between the parts of a step, the ranks along pp that add to it or compute with it, and those that
-// hold what updates change by it or make it of.
+// By tensor held between the parts of a step: the ranks along pp that add to it or read it, and the ranks that hold the
+// tensors which updates change by it or compute from it.
 StageHolders holders_of_sums(const BatchCut& cut, const std::vector<StageParts>& micro_batches,
                              const StageHolders& holders) {
   std::map<std::string, std::set<int64_t>> on;
@@ -60,7 +60,7 @@ StageHolders holders_of_sums(const BatchCut& cut, const std::vector<StageParts>&
         if (input.kind == InputKind::kGradient) on[input.key].insert(parts.program.functions[f].rank);
   for (const BatchCut::Round& round : cut.rounds) {
     const Graph& update = round.update;
-    // A gradient, its parameter and what an optimizer keeps for that are computed of each other element by element.
+    // A gradient, its parameter and the optimizer's state of it are computed from each other element by element.
     std::vector<uint32_t> group(update.tensors.size());
     std::iota(group.begin(), group.end(), uint32_t{0});
     const auto root = [&](TensorId tensor) {

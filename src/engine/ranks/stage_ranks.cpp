@@ -6,7 +6,7 @@
 namespace stepc {
 
 namespace {
-// pp is the outermost axis.
+// The places of the ranks along pp, which is the outermost axis.
 std::vector<int64_t> places_across(const StageRanks& ranks) {
   const int64_t of_stage = ranks.stage_mesh.ranks(), place = ranks.all->rank() % of_stage;
   std::vector<int64_t> members;

@@ -25,7 +25,7 @@ at::Generator draws_of_stages() { return at::globalContext().defaultGenerator(at
 
 at::Tensor empty_value(const TensorType& type) { return at::empty(type.shape, scalar_type_of(type.dtype)); }
 
-// The generator's state before the step and behind it: it draws one number, as a whole step's plan.
+// The generator's states before and after the step, which draws one number, like the plan of a whole step.
 std::pair<GeneratorSnapshot, GeneratorSnapshot> states_of_draws() {
   at::Generator generator = draws_of_stages();
   GeneratorSnapshot before = read_generator(generator);
@@ -37,7 +37,7 @@ std::pair<GeneratorSnapshot, GeneratorSnapshot> states_of_draws() {
 
 struct StageRun::Step {
   MicroBatchFn micro_batch;
-  Watch watch;
+  Probes probes;
   size_t next = 0;     // call
   uint32_t reads = 0;  // that have been made
   std::vector<at::Tensor> slots;
@@ -101,7 +101,7 @@ void StageRun::begin_receive(size_t call) {
 
 void StageRun::run_function(const StageCall& call) {
   Step& step = *step_;
-  const Watch& watch = step.watch;
+  const Probes& probes = step.probes;
   const StageFunction& function = parts_.cut.functions[call.function];
   RankProgram& program = *programs_[call.function];
   std::vector<at::Tensor> tensors = step.micro_batch(call.micro_batch);
@@ -109,8 +109,8 @@ void StageRun::run_function(const StageCall& call) {
   for (const SlotValue& one : call.reads) tensors.push_back(step.slots[one.slot]);
   if (step.draws) write_generator(draws_of_stages(), step.draws->first);
   StepResult result =
-      program.step(tensors, watch.times != nullptr ? &(*watch.times)[&program] : nullptr,
-                   watch.on_written ? watch.on_written(program, call.micro_batch, call.function) : nullptr);
+      program.step(tensors, probes.times != nullptr ? &(*probes.times)[&program] : nullptr,
+                   probes.on_written ? probes.on_written(program, call.micro_batch, call.function) : nullptr);
   INTERNAL_CHECK_EQ(result.outputs.size(), function.returns.size() + function.gives.size());
   for (size_t r = 0; r < function.returns.size(); ++r)
     step.results[{function.returns[r], call.micro_batch}] = result.outputs[r];
@@ -118,9 +118,9 @@ void StageRun::run_function(const StageCall& call) {
     step.slots[call.writes[g].slot] = result.outputs[function.returns.size() + g].contiguous();
 }
 
-std::vector<at::Tensor> StageRun::run(const MicroBatchFn& micro_batch, const Watch& watch) {
+std::vector<at::Tensor> StageRun::run(const MicroBatchFn& micro_batch, const Probes& probes) {
   try {
-    begin(micro_batch, watch);
+    begin(micro_batch, probes);
     return end();
   } catch (...) {
     step_.reset();
@@ -128,10 +128,10 @@ std::vector<at::Tensor> StageRun::run(const MicroBatchFn& micro_batch, const Wat
   }
 }
 
-void StageRun::begin(MicroBatchFn micro_batch, const Watch& watch) {
+void StageRun::begin(MicroBatchFn micro_batch, const Probes& probes) {
   step_ = std::make_unique<Step>();
   step_->micro_batch = std::move(micro_batch);
-  step_->watch = watch;
+  step_->probes = probes;
   step_->slots.resize(parts_.program.slots[static_cast<size_t>(ranks_.own)]);
   if (parts_.cut.draws) step_->draws = states_of_draws();
 }
@@ -153,7 +153,7 @@ void StageRun::go_on(uint32_t reads) {
 void StageRun::make_call(size_t c, size_t end) {
   Step& step = *step_;
   const StageCall& call = calls()[c];
-  // What comes next is on its way while this one runs.
+  // The next message is received while this call runs.
   for (size_t next = c; next < end; ++next)
     if (calls()[next].kind == StageCall::Kind::kReceive) {
       begin_receive(next);
@@ -207,7 +207,7 @@ std::vector<at::Tensor> StageRun::end() {
   return results;
 }
 
-// What the others have sent by now is received all the same: a later message has the same number.
+// Receives the messages that other ranks have already sent, because later messages have the same numbers.
 void StageRun::abandon() {
   if (step_ == nullptr) return;
   for (size_t c = step_->next; c < calls().size(); ++c) {
@@ -220,7 +220,7 @@ void StageRun::abandon() {
   step_.reset();
 }
 
-// What some stages alone return all get from the first of them.
+// All ranks get the results that only some stages return from the first of those stages.
 std::vector<at::Tensor> StageRun::shared_results() {
   std::vector<at::Tensor> results;
   for (uint32_t r = 0; r < parts_.cut.returns.size(); ++r) {

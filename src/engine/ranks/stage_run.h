@@ -31,20 +31,20 @@ class StageRun {
 
   // By number, a micro-batch's tensors, whole, the same on all ranks.
   using MicroBatchFn = std::function<std::vector<at::Tensor>(int64_t micro_batch)>;
-  // What runs are watched with; both may be left out.
-  struct Watch {
+  // What observes a run; both may be left out.
+  struct Probes {
     std::map<const RankProgram*, RunTimes>* times = nullptr;
     // Of a run of function number `function`.
     std::function<RankProgram::OnWritten(const RankProgram& program, int64_t micro_batch, uint32_t function)>
         on_written = {};
   };
   // By returned tensor of the step, its values of all micro-batches, (micro-batches, ...), the same on every rank.
-  std::vector<at::Tensor> run(const MicroBatchFn& micro_batch, const Watch& watch);
-  std::vector<at::Tensor> run(const MicroBatchFn& micro_batch) { return run(micro_batch, Watch()); }
+  std::vector<at::Tensor> run(const MicroBatchFn& micro_batch, const Probes& probes);
+  std::vector<at::Tensor> run(const MicroBatchFn& micro_batch) { return run(micro_batch, Probes()); }
   // The same of an update whose numbers the step's own code reads (StageRead), in parts: it begins, goes on to where
   // `reads` of them have been read, and ends; what it returns may be asked for in between, of this rank's functions.
   // All ranks abandon it at the same read.
-  void begin(MicroBatchFn micro_batch, const Watch& watch);
+  void begin(MicroBatchFn micro_batch, const Probes& probes);
   void go_on(uint32_t reads);
   [[nodiscard]] at::Tensor returned(uint32_t result) const;
   std::vector<at::Tensor> end();

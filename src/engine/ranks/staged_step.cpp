@@ -13,7 +13,7 @@ namespace stepc {
 
 namespace {
 
-// A result of one element as the host number that it is.
+// A tensor of one element as a host number.
 Arg number_of(const at::Tensor& tensor) {
   if (tensor.scalar_type() == at::kBool) return tensor.item<bool>();
   if (at::isFloatingType(tensor.scalar_type())) return tensor.item<double>();
@@ -37,7 +37,7 @@ StagedStep::StagedStep(VirtualPlan captured, StageSteps& stages, int64_t micro_b
   }
 }
 
-// As a Schedule lists them (schedule/graph_leaving.cpp), of the whole step's Trace.
+// Finds the numbers as a Schedule lists them (schedule/graph_leaving.cpp), in the whole step's Trace.
 void StagedStep::find_numbers() {
   for (size_t n = 0; n < cut_.numbers.size(); ++n) numbers_.push_back(at::zeros({}, at::kDouble));
   const auto place_of = [&](const std::string& key) {
@@ -90,7 +90,7 @@ std::map<size_t, std::optional<PartOf>> StagedStep::batch_parts() const {
   return parts;
 }
 
-// `batch`: this rank's part of what has rows.
+// The rows of a micro-batch. `batch`: this rank's part of the tensors that have rows.
 std::vector<at::Tensor> StagedStep::rows_of(const std::vector<at::Tensor>& batch, int64_t micro_batch) const {
   std::vector<at::Tensor> rows = batch;
   for (const auto& [tensor, split] : cut_.rows) {
@@ -101,7 +101,7 @@ std::vector<at::Tensor> StagedStep::rows_of(const std::vector<at::Tensor>& batch
   return rows;
 }
 
-StepResult StagedStep::begin(const std::vector<at::Tensor>& given, const Watch& watch) {
+StepResult StagedStep::begin(const std::vector<at::Tensor>& given, const Probes& probes) {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   before_run_ = read_generator(generator);
   clear_held();
@@ -115,20 +115,20 @@ StepResult StagedStep::begin(const std::vector<at::Tensor>& given, const Watch& 
   for (size_t round = 0; round < cut_.rounds.size(); ++round) {
     StageRun& micro_batches = *runs_.micro_batches[round];
     from_one_seed(micro_batches);
-    const std::vector<at::Tensor> returned = micro_batches.run([&](int64_t m) { return with_place(batch, m); }, watch);
+    const std::vector<at::Tensor> returned = micro_batches.run([&](int64_t m) { return with_place(batch, m); }, probes);
     of_update.insert(of_update.end(), returned.begin(), returned.end());
     stages_.sum_shared(cut_.rounds[round].sums, runs_.sums);
     StageRun& update = *runs_.updates[round];
     from_one_seed(update);
-    if (&update != &last_update()) update.run(for_update, watch);
+    if (&update != &last_update()) update.run(for_update, probes);
   }
   reads_ = 0;
-  if (watch.on_update) watch.on_update(last_update());
-  last_update().begin([of_update](int64_t) { return of_update; }, watch);
+  if (probes.on_update) probes.on_update(last_update());
+  last_update().begin([of_update](int64_t) { return of_update; }, probes);
   return came_to();
 }
 
-// Sums begin with zero; what updates leave for later parts takes memory with the first step.
+// Sets the sums to zero. Tensors that updates leave for later parts get memory with the first step.
 void StagedStep::clear_held() {
   std::vector<std::string> keys;
   for (const BatchCut::Round& round : cut_.rounds) {
@@ -141,9 +141,9 @@ void StagedStep::clear_held() {
   is_begun_ = true;
 }
 
-void StagedStep::run_passes(const std::vector<at::Tensor>& given, const StageRun::Watch& watch) {
+void StagedStep::run_passes(const std::vector<at::Tensor>& given, const StageRun::Probes& probes) {
   const std::vector<at::Tensor> batch = batch_of(given);
-  runs_.micro_batches[0]->run([&](int64_t m) { return with_place(batch, m); }, watch);
+  runs_.micro_batches[0]->run([&](int64_t m) { return with_place(batch, m); }, probes);
 }
 
 std::vector<at::Tensor> StagedStep::with_place(const std::vector<at::Tensor>& batch, int64_t micro_batch) const {
@@ -153,7 +153,7 @@ std::vector<at::Tensor> StagedStep::with_place(const std::vector<at::Tensor>& ba
   return tensors;
 }
 
-// This rank's, and behind it the sums that micro-batches need before they begin.
+// This rank's batch, followed by the sums that micro-batches need before they begin.
 std::vector<at::Tensor> StagedStep::batch_of(const std::vector<at::Tensor>& given) {
   std::vector<at::Tensor> batch = given;
   batch.resize(cut_.batch);
@@ -164,7 +164,7 @@ std::vector<at::Tensor> StagedStep::batch_of(const std::vector<at::Tensor>& give
     at::Tensor sum;
     for (int64_t m = 0; m < cut_.micro_batches; ++m) {
       std::vector<at::Tensor> tensors = with_place(batch, m);
-      // Behind the batch stand all of these, those that are not there yet empty.
+      // All sums follow the batch; those that are not computed yet are empty.
       tensors.insert(tensors.begin() + static_cast<ptrdiff_t>(batch.size()),
                      before_.size() - (batch.size() - cut_.batch), at::Tensor());
       const at::Tensor one = before->step(tensors).outputs.at(0);

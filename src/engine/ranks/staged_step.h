@@ -28,16 +28,16 @@ class StagedStep {
 
   // By tensor of the batch, how what a rank gives of it lies on the ranks of a stage; none: it has no rows.
   [[nodiscard]] std::map<size_t, std::optional<PartOf>> batch_parts() const;
-  // What a step is watched with, as StageRun's; `on_update` is called when the micro-batches have run, before anything
+  // What observes a step, as StageRun's; `on_update` is called when the micro-batches have run, before anything
   // of the program is changed.
-  struct Watch : StageRun::Watch {
+  struct Probes : StageRun::Probes {
     std::function<void(const StageRun& update)> on_update = {};
   };
   // `batch`: of each tensor the whole, or the part that batch_parts() says. As RankProgram's: of a step whose own code
   // reads numbers its beginning, and the way on. What is read are numbers of all rows, behind all micro-batches.
-  StepResult begin(const std::vector<at::Tensor>& batch, const Watch& watch);
+  StepResult begin(const std::vector<at::Tensor>& batch, const Probes& probes);
   // The micro-batches of the first round alone, which change nothing.
-  void run_passes(const std::vector<at::Tensor>& batch, const StageRun::Watch& watch);
+  void run_passes(const std::vector<at::Tensor>& batch, const StageRun::Probes& probes);
   StepResult go_on();
   void abandon();
   void supply(CallId call, size_t arg, const c10::IValue& number);

@@ -29,19 +29,20 @@ namespace stepc {
 
 namespace {
 
-// What a run would leave, in a form that a second run can be compared with.
+// The results of a run in a form that those of a second run can be compared with.
 struct LeftByRank {
   std::vector<Named> results;
   std::map<std::pair<Owner, std::string>, Sketch> written;
   std::map<std::pair<Owner, std::string>, at::Tensor> before;  // the program's tensors, by handles
 };
 
-// Nothing: a guard missed.
+// Runs without effect; nullopt if a guard missed.
 std::optional<LeftByRank> run_dry(Executor& executor, RunInputs inputs, DrawsLeaveNoTrace& draws) {
   const Schedule& schedule = executor.schedule();
   LeftByRank left;
   std::vector<Sketch> sketches(schedule.inputs.size());
-  // The run draws from a copy; a call that draws from the process's generator itself finds it where it was.
+  // The run draws from a copy of the generator. Calls that use the process's generator itself find it in its state from
+  // before.
   draws.begin_again();
   inputs.generators = {at::detail::getDefaultCPUGenerator().clone()};
   inputs.show_written = [&](size_t input, const at::Tensor& now, int64_t first) {
@@ -67,7 +68,7 @@ std::optional<LeftByRank> run_dry(Executor& executor, RunInputs inputs, DrawsLea
   return left;
 }
 
-// A tensor that only one of the runs writes is in the other one as it was.
+// A tensor that only one of the runs writes keeps its old value in the other run.
 std::string difference_of(const LeftByRank& plan, const LeftByRank& plain, DType narrowest) {
   if (plan.results.size() != plain.results.size()) return "which results it leaves";
   std::vector<Named> ours = plan.results, theirs = plain.results;
@@ -89,8 +90,8 @@ std::string difference_of(const LeftByRank& plan, const LeftByRank& plain, DType
   return difference_in_values(ours, theirs, narrowest);
 }
 
-// What each instruction of a run makes, by its operand, but for what it writes to the program's memory, and for
-// exchanges, which may still be on their way.
+// The results of a run's instructions, by operand, without writes to the program's memory and without exchanges, which
+// may still be in progress.
 struct Made {
   size_t instruction = 0;
   OperandId operand;
@@ -160,7 +161,7 @@ class Verifier {
  private:
   bool is_any(bool mine) { return ranks_.largest(mine ? 1 : 0) != 0; }
 
-  // Why there is none to compare with, the same on all ranks; empty: there is.
+  // Makes the plain Graph's plan. Returns why there is none, the same text on all ranks; empty: there is one.
   std::string make_plain(Compiled& plain) {
     if (plain.executor != nullptr) {
       proof_.supply(*plain.executor);
@@ -193,7 +194,7 @@ class Verifier {
     return {};
   }
 
-  // They share its memory.
+  // The number of ranks on this machine, which share its memory.
   uint64_t ranks_here() {
     std::array<char, 256> name{};
     gethostname(name.data(), name.size() - 1);
@@ -215,7 +216,7 @@ class Verifier {
     }
   }
 
-  // Where this rank's plan first makes something else than the nodes of the same Graph, run one by one.
+  // Finds the first instruction whose result differs from that of the same Graph's nodes run one by one.
   void find_first_instruction() {
     Compiled nodes;
     std::string why;

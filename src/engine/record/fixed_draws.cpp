@@ -39,7 +39,8 @@ constexpr std::array kDraws = std::to_array<DrawName>({
     {"aten::randperm", Distribution::kPermutation},
 });
 
-// The arguments of a call by name, as they were before it; those that it has not are undefined, or the default given.
+// The arguments of a call by name, as they were before it. An argument that the call does not have is undefined or has
+// the given default.
 class Arguments {
  public:
   Arguments(const c10::OperatorHandle& op, const torch::jit::Stack& stack)
@@ -64,7 +65,7 @@ class Arguments {
   std::vector<c10::IValue> values_;
 };
 
-// What a distribution takes as a tensor or as a number.
+// Fills `out` with a parameter of the distribution, which is a tensor or a number.
 void put(const at::Tensor& out, const Arguments& arguments, std::string_view name, double otherwise) {
   if (const at::Tensor values = arguments.tensor(name); values.defined())
     out.copy_(values.expand_as(out));
@@ -75,7 +76,7 @@ void put(const at::Tensor& out, const Arguments& arguments, std::string_view nam
 void fix(Distribution distribution, const Arguments& arguments, const at::Tensor& out, const at::Tensor& mask) {
   switch (distribution) {
     case Distribution::kBernoulli:
-      // Without a probability the operand is one.
+      // Without a probability argument the operand holds the probabilities.
       if (arguments.tensor("p").defined() || arguments.number("p", -1) >= 0) return put(out, arguments, "p", 0);
       return put(out, arguments, "self", 0);
     case Distribution::kDropout: {

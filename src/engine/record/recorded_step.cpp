@@ -48,7 +48,7 @@ void own_results(StepOutput& output, const std::vector<at::Tensor>& program) {
 
 bool explain_unowned(Program& program, Recording& recording) {
   if (recording.unowned.empty()) return false;
-  // What the program lists by now (state that an optimizer has just made) needs no search.
+  // Tensors that the program lists by now, such as new optimizer state, need no search.
   program.refresh();
   std::set<const void*> listed;
   for (const at::Tensor& tensor : list_tensors(program, {}))

@@ -60,7 +60,7 @@ void SavedSlots::restore(const std::shared_ptr<void>& host_state) const {
   program_.refresh();
   std::vector<at::Tensor> now;
   program_.append_tensors(now);
-  // A slot that is gone was not the program's structure: whoever took it puts it back.
+  // A slot that is gone was not part of the program's structure; the code that removed it restores it.
   const std::vector<OwnedKey>& keys = program_.keys();
   for (size_t k = 0; k < keys_.size(); ++k) {
     if (!program_.can_rebind(keys_[k].owner) || keys_[k].owner == Owner::kGradient) continue;

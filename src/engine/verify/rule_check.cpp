@@ -27,7 +27,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// Of what was computed in another order, relative to the root mean square of the whole.
+// The allowed difference of results computed in another order, relative to the root mean square of the whole.
 double bound_of(at::ScalarType type) { return type == at::kDouble ? 1e-10 : type == at::kFloat ? 1e-4 : 3e-2; }
 
 void append_tensors(const c10::IValue& value, Tensors& out) {
@@ -94,7 +94,7 @@ std::string_view way_of(Factor::Kind kind) {
   return kWays[static_cast<size_t>(kind)];
 }
 
-// One call on its way.
+// A call from its begin to its end.
 struct SplitCall : at::ObserverContext {
   c10::OperatorHandle op;
   const DimNames* dims;  // nullptr: nothing is said of splitting it
@@ -105,7 +105,7 @@ struct SplitCall : at::ObserverContext {
   SplitCall(c10::OperatorHandle op, const DimNames* dims) : op(std::move(op)), dims(dims) {}
 };
 
-// The results of the call on one half of what has the factor.
+// The results of the call on one half of the operands that have the factor.
 Tensors half(const SplitCall& call, const Tensors& operands, const ShardingRule& rule, int factor, bool second) {
   const int64_t size = rule.factors[static_cast<size_t>(factor)].size;
   const int64_t middle = size / 2;
@@ -122,7 +122,7 @@ Tensors half(const SplitCall& call, const Tensors& operands, const ShardingRule&
   return results;
 }
 
-// How the halves differ from the whole; empty: they do not.
+// Describes how the halves differ from the whole; empty if they agree.
 std::string difference(const at::Tensor& halves, const at::Tensor& whole) {
   if (halves.sizes() != whole.sizes())
     return str("are [{}] and not [{}]", fmt::join(halves.sizes(), ", "), fmt::join(whole.sizes(), ", "));
@@ -173,7 +173,8 @@ std::string wrong_along(const SplitCall& call, const Tensors& operands, const Te
 }  // namespace
 
 struct RuleCheck::Calls {
-  // Of calls with a rule, by operator and how many tensors it takes: an optional one may be left out.
+  // By operator and number of tensors, because an optional tensor may be left out: the names of dimensions of calls
+  // with a rule.
   std::map<std::pair<std::string, size_t>, const DimNames*> dims;
   at::CallbackHandle callback = at::INVALID_CALLBACK_HANDLE;
   int depth = 0;               // calls within calls are theirs

@@ -14,17 +14,17 @@ namespace stepc {
 
 namespace {
 
-// What the plain Graph may take above the plan, of all that the step then holds: it writes no gradient into the memory
-// of its parameter. A run may take 5 % in all; what compiles it leaves 3 to 4 % of a small one, half of that oneDNN's
-// descriptors of the plain Graph's calls.
+// How much memory the plain Graph may take above the plan, as a share of all memory that the step then holds: it writes
+// no gradient into the memory of its parameter. A run may take 5 % more in all; compiling takes 3 to 4 % in a small
+// run, half of it oneDNN's descriptors of the plain Graph's calls.
 constexpr double kSlack = 0.01;
 
-// What a dry run would leave, as a run that happened lists it.
+// The results of a dry run, listed like those of a real run.
 std::vector<Named> left_by_dry(const Remains& remains, const Plan::DryOutcome& run) {
   return remains.left_by(*run.result, run.left, /*by_bits=*/false);
 }
 
-// Eager runs and is undone.
+// Runs the step eagerly and undoes it.
 std::string difference_from_eager(const Plan& plan, Program& program, const std::vector<at::Tensor>& tensors,
                                   const std::function<StepOutput()>& step, const Remains& remains,
                                   Plan::DryOutcome& dry) {
@@ -75,7 +75,7 @@ DryVerification verify_dry(Plan& plan, Program& program, const std::vector<at::T
   const bool has_budget = budget.kind == MemoryBudget::Kind::kBytes;
   const uint64_t planned = plan.schedule().peak_bytes();
   const uint64_t program_bytes = plan.schedule().input_bytes();
-  // Made before the arena has its pages, for planning takes memory, too.
+  // The plain plan is made before the arena has its pages, because planning takes memory too.
   const uint64_t most = most_of_plain(plan.schedule());
   v.plain_bytes = plan.make_plain(most);
   release_free_memory();

@@ -28,7 +28,7 @@ std::string numbers_difference(const std::vector<Arg>& replayed, const std::vect
   return {};
 }
 
-// A replay that is compared with other runs of the same step from the same state, each of them undone.
+// Compares a replay with other runs of the same step from the same state, and undoes each of them.
 class Comparison {
  public:
   Comparison(Plan& plan, Program& program, const std::vector<at::Tensor>& tensors)
@@ -43,7 +43,7 @@ class Comparison {
   void undo() { undo_.restore(); }
   [[nodiscard]] uint64_t bytes() const { return undo_.bytes(); }
 
-  // What a run of another kind leaves, as `look` takes it; then it is undone. A run that cannot be had is no proof.
+  // Runs the step in another way, passes the results to `look`, and undoes the run. A run that fails proves nothing.
   template <class Run, class Look>
   std::string of_run(std::string_view what, const Run& run, const Look& look) {
     std::string difference;
@@ -65,7 +65,7 @@ class Comparison {
         });
   }
 
-  // The bits that the recorded calls come to, for eager to be held to.
+  // The bits of the recorded calls' results, to compare eager with.
   std::string bits_of_recorded(std::vector<Named>& bits) {
     return of_run(
         "the recorded calls", [&] { return plan_.run_recorded(program_, tensors_); },
@@ -74,7 +74,7 @@ class Comparison {
           return std::string();
         });
   }
-  // `errs`: which of the calls float64 has found wrong, if any.
+  // `errs`: the call that differs from float64, if there is one.
   std::string from_float64(const std::vector<Named>& replayed, std::string& errs) {
     const auto run = [&] {
       const CallsInFloat64 calls;
@@ -97,8 +97,8 @@ class Comparison {
   Undo undo_;
 };
 
-// What an eager step has left; `tensors`, the program's before it, become those after it. What it puts in a slot in
-// place of another tensor is compared as such, and so is what it keeps elsewhere, `kept`, by key.
+// The results of an eager step; `tensors`, the program's from before the step, become those after it. A tensor that the
+// step puts into a slot in place of another one is compared, and so are those that it keeps elsewhere, `kept`, by key.
 std::vector<Named> left_by_eager(const Plan& plan, const Remains& remains, const Program& program,
                                  std::vector<at::Tensor>& tensors, const StepOutput& output, bool by_bits,
                                  const std::map<std::string, at::Tensor>& kept = {}) {
@@ -121,7 +121,7 @@ std::vector<Named> left_by_eager(const Plan& plan, const Remains& remains, const
   return remains.of(output, tensors, rebound, by_bits);
 }
 
-// The step as the user wrote it, and what it leaves; `tensors` are then the program's as it left them.
+// Runs the step as the user wrote it and returns its results; `tensors` become the program's tensors after the step.
 std::vector<Named> run_eagerly(const Plan& plan, const Remains& remains, Program& program,
                                std::vector<at::Tensor>& tensors, const std::function<StepOutput()>& step, bool by_bits,
                                StepOutput& output) {
@@ -135,7 +135,7 @@ std::vector<Named> run_eagerly(const Plan& plan, const Remains& remains, Program
   return left;
 }
 
-// The values as they are now: the next run writes to the same tensors.
+// Copies the values, because the next run writes to the same tensors.
 uint64_t keep_values(std::vector<Named>& all) {
   uint64_t bytes = 0;
   for (Named& one : all) {
@@ -146,7 +146,7 @@ uint64_t keep_values(std::vector<Named>& all) {
   return bytes;
 }
 
-// Where the plan has read another truth or integer than the step did, `read`, by call.
+// The first place at which the plan has read another bool or integer than the step, whose numbers are `read`, by call.
 std::string other_choice(const Trace& trace, const std::map<size_t, Arg>& by_plan, const std::map<size_t, Arg>& read) {
   for (const auto& [event, number] : by_plan) {
     const CallId call(trace.events[event].begin.index() - 1);
@@ -156,7 +156,7 @@ std::string other_choice(const Trace& trace, const std::map<size_t, Arg>& by_pla
   return {};
 }
 
-// An eager step whose plan is to run from the same state.
+// An eager step, to compare a plan with that runs from the same state.
 struct EagerStep {
   std::vector<at::Tensor> inputs;    // of the plan
   std::vector<Named> left;           // by eager
@@ -164,7 +164,8 @@ struct EagerStep {
   std::vector<HostSupply> supplied;  // by the host code
 };
 
-// `plan` on the state before the step, and the plain Graph, beside what eager has left and the numbers that it read.
+// Runs `plan` and the plain Graph from the state before the step, and compares them with eager's results and with the
+// numbers that eager read.
 void compare_traced(Plan& plan, Program& program, const EagerStep& eager, bool eager_fits, Verification& verification) {
   const std::vector<at::Tensor>& inputs = eager.inputs;
   verification.compared = true;
@@ -219,7 +220,7 @@ Verification verify_traced(const std::list<std::shared_ptr<Plan>>& plans, Progra
   if (!verification.outcome.change.empty()) return verification;
   verification.outcome.result.emplace();
   verification.ran_eagerly = true;
-  // Which plan it will follow is not known yet.
+  // It is not known yet which plan the step will follow.
   std::vector<std::pair<Plan*, Undo>> before;
   for (const std::shared_ptr<Plan>& plan : plans)
     if (is_due(*plan))
@@ -314,7 +315,7 @@ Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>
       verification.outcome = plan.run(program, tensors);
       verification.wrong_rule = rules.wrong();
     } catch (const std::exception& error) {
-      // A kernel may want what a replay does not have. Where eager throws too, it says so itself.
+      // A kernel may need something that a replay lacks. If eager throws too, eager's error is reported.
       verification.outcome.result.emplace();
       difference = str("an error: {}", first_line(error.what()));
     } catch (...) {
@@ -370,7 +371,7 @@ Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>
   if (with_recorded) {
     verification.from = "eager";
     difference = difference_in_bits(recorded_bits, eager);
-    // Nothing of eager's was wrong: then what differed before has another reason.
+    // Float64 found no error in eager, so the difference has another reason.
     if (difference.empty() && verification.eager_errs.empty()) difference = "what float64 does not explain";
     if (!difference.empty()) verification.eager_errs.clear();
   } else if (by_bits) {
@@ -378,7 +379,7 @@ Verification verify_replay(Plan& plan, Program& program, std::vector<at::Tensor>
     if (difference.empty()) difference = numbers_difference(numbers, verification.output.numbers);
   } else {
     difference = difference_in_values(replayed, eager, plan.narrowest());
-    // Of what ran as recorded calls nothing is left to decide.
+    // The recorded calls leave nothing to decide.
     if (verification.with_plain) plan.dispute = std::exchange(difference, {});
   }
   return verification;

@@ -117,7 +117,7 @@ std::vector<Chains::Part> Chains::parts_of(TensorId tensor, size_t dim) const {
     const int64_t outer = *at, inner = *std::next(at);
     if (inner == 0 || outer % inner != 0) return {{graph_.shape(tensor)[dim], true}};  // cut in ways that do not nest
     const bool is_whole = std::ranges::any_of(
-        cuts.whole, [&](const auto& stretch) { return stretch.first <= inner && outer <= stretch.second; });
+        cuts.whole, [&](const auto& range) { return range.first <= inner && outer <= range.second; });
     parts.push_back({outer / inner, !is_whole});
   }
   return parts;

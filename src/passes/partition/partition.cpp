@@ -173,7 +173,7 @@ class Partition {
     call.operands[once] = ranks_->where(ranks_->is_first(axes), call.operands[once], 0);
   }
 
-  // Indices count from where this rank's stretch begins; gives which of them are within it.
+  // Indices count from where this rank's range begins; gives which of them are within it.
   std::optional<TensorId> shift_indices(Call& call) {
     const ShardingRule::Indexed& indexed = *call.rule.indexed;
     const auto split = std::ranges::find(call.splits, static_cast<size_t>(indexed.factor), &Split::at);

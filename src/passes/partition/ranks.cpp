@@ -158,7 +158,7 @@ TensorId turned(GraphBuilder& b, TensorId x, const Piece& piece) {
 }
 }  // namespace
 
-// A whole piece is split: each rank keeps its stretch.
+// A whole piece is split: each rank keeps its range.
 TensorId RankBuilder::cut(TensorId x, const Shape& shape, std::vector<Split>& lies, const Split& split) {
   const TensorId opened = turned(b_, open(x, shape, lies, split, split.piece.extent), split.piece);
   const Piece piece = {split.piece.extent, split.piece.axes};
@@ -210,7 +210,7 @@ TensorId RankBuilder::gather(TensorId x, const Shape& shape, std::vector<Split>&
   return b_.reshape(joined, local_shape_of(shape, lies, mesh()));
 }
 
-// Parts that lie everywhere are combined, and each rank keeps its stretch.
+// Parts that lie everywhere are combined, and each rank keeps its range.
 TensorId RankBuilder::scatter(TensorId x, const Shape& shape, std::vector<Split>& lies, const Split& split,
                               ReduceOp op) {
   const TensorId opened = turned(b_, open(x, shape, lies, split, split.piece.extent), split.piece);
@@ -227,7 +227,7 @@ TensorId RankBuilder::exchange(TensorId x, const Shape& shape, std::vector<Split
   const TensorId opened = turned(b_, open(x, shape, lies, to, to.piece.extent), to.piece);
   const TensorId parts = b_.add("all_to_all", {into_parts(b_, opened, to.piece, mesh())}, group(from.piece.axes));
   lies.push_back(to);
-  // One part a rank: each lies as x does now, and they are the stretches of `from`.
+  // One part a rank: each lies as x does now, and they are the ranges of `from`.
   const Shape local = local_shape_of(shape, lies, mesh());
   Shape all = local;
   all.insert(all.begin(), b_.shape(parts)[0]);

@@ -21,7 +21,7 @@ TensorId ShardedBuilder::add_input(const GraphInput& input, const TensorType& ty
 }
 
 void ShardedBuilder::at(const Source& source) {
-  if (source.phase != source_.phase) ++stretch_;
+  if (source.phase != source_.phase) ++section_;
   source_ = source;
 }
 
@@ -52,10 +52,10 @@ TensorId ShardedBuilder::reshard(TensorId x, const Sharding& to, bool keeps, std
   if (sharding(x) == to) return x;
   const bool is_once = keeps || !sharding(x).partial.empty() || is_kept(sharding(x), to);
   for (const Resharded& known : resharded_[x.index()])
-    if ((is_once || known.stretch == stretch_) && sharding(known.tensor) == to) return known.tensor;
+    if ((is_once || known.section == section_) && sharding(known.tensor) == to) return known.tensor;
   const DType own = graph_.type(x).dtype;
   const TensorId made = sent ? cast(make_resharded(cast(x, *sent), to), own) : make_resharded(x, to);
-  resharded_[x.index()].push_back({made, stretch_});
+  resharded_[x.index()].push_back({made, section_});
   return made;
 }
 

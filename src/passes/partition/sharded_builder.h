@@ -22,7 +22,7 @@ class ShardedBuilder {
   explicit ShardedBuilder(const Strategy& strategy) : strategy_(strategy) { graph_.mesh = strategy.mesh; }
 
   TensorId add_input(const GraphInput& input, const TensorType& type, Sharding sharding, const Origins& origins);
-  // Later nodes have this source. A new stretch begins where the step goes from forward to backward, or to another
+  // Later nodes have this source. A new section begins where the step goes from forward to backward, or to another
   // micro-batch.
   void at(const Source& source);
   // Returns the node's outputs, with the given shardings.
@@ -34,7 +34,7 @@ class ShardedBuilder {
   [[nodiscard]] const Origins& origins(TensorId id) const { return origins_[id.index()]; }
 
   // Returns x with the sharding `to`: a `reshard` of it; or, if `to` only splits x further and x is cheap to compute, x
-  // is computed in parts. A reduction happens once. A gather is repeated in another stretch, because its result would
+  // is computed in parts. A reduction happens once. A gather is repeated in another section, because its result would
   // otherwise be kept; it is not repeated along the axes that the strategy keeps, or if the caller sets `keeps`.
   // `sent`: the dtype of the transfer, if not the tensor's own.
   TensorId reshard(TensorId x, const Sharding& to, bool keeps = false, std::optional<DType> sent = {});
@@ -56,10 +56,10 @@ class ShardedBuilder {
   Source source_;
   std::vector<Origins> origins_;  // by tensor
   std::vector<std::string> why_;  // by node
-  size_t stretch_ = 0;            // the present one: nodes of one phase in a row
+  size_t section_ = 0;            // the present one: nodes of one phase in a row
   struct Resharded {
     TensorId tensor;
-    size_t stretch = 0;
+    size_t section = 0;
   };
   std::vector<std::vector<Resharded>> resharded_;  // by tensor
 };

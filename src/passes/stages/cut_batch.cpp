@@ -59,7 +59,7 @@ class BatchCutter {
       const auto split = std::ranges::find_if(
           pieces, [&](const Piece& piece) { return std::ranges::count(piece.axes, rounds_.turns()) > 0; });
       if (split != pieces.end()) {
-        // A micro-batch is one stretch of the rank's rows.
+        // A micro-batch is one range of the rank's rows.
         const bool divides =
             std::all_of(pieces.begin(), split, [&](const Piece& piece) { return local_extent(piece, mesh_) == 1; }) &&
             is_even(*split, whole_.mesh);

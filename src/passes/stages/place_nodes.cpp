@@ -141,8 +141,8 @@ std::vector<size_t> beginnings(const std::map<std::string, size_t>& first, const
   return nodes;
 }
 
-// A stretch of layers: how long a stage with all of them would take at the least.
-std::vector<size_t> even_stretches(const std::vector<double>& costs, size_t stages) {
+// The first layer of each stage, where the longest stage takes as little time as possible.
+std::vector<size_t> even_stages(const std::vector<double>& costs, size_t stages) {
   const size_t n = costs.size();
   std::vector<double> until(n + 1);
   for (size_t i = 0; i < n; ++i) until[i + 1] = until[i] + costs[i];
@@ -223,7 +223,7 @@ std::vector<std::string> balanced_stages(const Graph& graph, int64_t stages) {
              layers.size() == 1 ? "layer" : "layers",
              layers.empty() ? std::string("none") : str("at most {}", layers.size()));
   std::vector<std::string> begins;
-  for (const size_t layer : even_stretches(costs, static_cast<size_t>(stages))) begins.push_back(layers[layer]);
+  for (const size_t layer : even_stages(costs, static_cast<size_t>(stages))) begins.push_back(layers[layer]);
   return begins;
 }
 

@@ -1,4 +1,4 @@
-// Which stage of a pipeline each node of a micro-batch belongs to. A stage is a stretch of the model's modules, in the
+// Which stage of a pipeline each node of a micro-batch belongs to. A stage is a range of the model's modules, in the
 // order in which the forward pass runs them; the backward pass of a node stands where its module does.
 #pragma once
 

@@ -19,14 +19,11 @@ double ProgramTimeline::idle_share() const {
 
 ProgramTimeline simulate(const StageProgram& program, const std::vector<double>& function_seconds,
                          const std::function<double(const StageCall& send)>& message_seconds) {
-  const size_t ranks = program.calls.size();
   ProgramTimeline timeline;
-  timeline.busy.resize(ranks);
-  std::vector<size_t> at(ranks);
-  std::vector<double> now(ranks);
+  timeline.busy.resize(program.calls.size());
+  std::vector<double> now(program.calls.size());
   std::map<std::pair<int64_t, uint32_t>, double> there;  // by rank that it goes to, and message
-  const auto can_run = [&](size_t rank) {
-    const StageCall& call = program.calls[rank][at[rank]];
+  const std::vector<size_t> ended = run_in_turns(program, [&](size_t rank, const StageCall& call) {
     if (call.kind == StageCall::Kind::kRun) {
       now[rank] += function_seconds.at(call.function);
       timeline.busy[rank] += function_seconds.at(call.function);
@@ -38,17 +35,9 @@ ProgramTimeline simulate(const StageProgram& program, const std::vector<double>&
       now[rank] = std::max(now[rank], sent->second);
     }
     return true;
-  };
-  for (bool moves = true; moves;) {
-    moves = false;
-    for (size_t rank = 0; rank < ranks; ++rank)
-      while (at[rank] < program.calls[rank].size() && can_run(rank)) {
-        ++at[rank];
-        moves = true;
-      }
-  }
-  for (size_t rank = 0; rank < ranks; ++rank)
-    INTERNAL_CHECK_EQ(at[rank], program.calls[rank].size(), "calls of rank {} that end", rank);
+  });
+  for (size_t rank = 0; rank < ended.size(); ++rank)
+    INTERNAL_CHECK_EQ(ended[rank], program.calls[rank].size(), "calls of rank {} that end", rank);
   timeline.seconds = *std::ranges::max_element(now);
   return timeline;
 }

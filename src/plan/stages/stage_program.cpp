@@ -152,62 +152,13 @@ StageProgram build(const StageCut& cut, const std::vector<std::vector<Run>>& run
                    const std::function<int64_t(int64_t stage)>& rank_of) {
   StageProgram program = ProgramBuilder(cut, runs, micro_batches, rank_of, kMostOnTheirWay).build();
   if (!find_deadlock(program).empty()) program = ProgramBuilder(cut, runs, micro_batches, rank_of, {}).build();
-  const std::string deadlock = find_deadlock(program);
-  USER_CHECK(deadlock.empty(), "the order of the pipeline's passes never ends: {}", deadlock);
+  check_ends(program);
   return program;
 }
 
 std::string name_of(const StageProgram& program, const StageCall& call) {
   return str("{}, micro-batch {}", program.functions[call.function].name, call.micro_batch);
 }
-
-// Ranks that run their calls as far as they come.
-class Progress {
- public:
-  explicit Progress(const StageProgram& program)
-      : program_(program), at_(program.calls.size()), sent_(program.calls.size()), posted_(program.calls.size()) {}
-
-  std::string run() {
-    for (bool moves = true; moves;) {
-      moves = false;
-      for (size_t rank = 0; rank < at_.size(); ++rank)
-        while (at_[rank] < program_.calls[rank].size() && can_run(rank)) {
-          ++at_[rank];
-          moves = true;
-        }
-    }
-    for (size_t rank = 0; rank < at_.size(); ++rank) {
-      if (at_[rank] == program_.calls[rank].size()) continue;
-      const StageCall& call = program_.calls[rank][at_[rank]];
-      return str("rank {} waits for rank {} to {} what {} makes", rank, call.peer,
-                 call.kind == StageCall::Kind::kReceive ? "send" : "receive", name_of(program_, call));
-    }
-    return {};
-  }
-
- private:
-  bool can_run(size_t rank) {
-    const StageCall& call = program_.calls[rank][at_[rank]];
-    const auto peer = static_cast<size_t>(call.peer);
-    switch (call.kind) {
-      case StageCall::Kind::kRun:
-        return true;
-      case StageCall::Kind::kSend:
-        sent_[rank].insert(call.message);
-        return true;
-      case StageCall::Kind::kReceive:
-        posted_[rank].insert(call.message);
-        return sent_.at(peer).contains(call.message);
-      case StageCall::Kind::kSent:
-        return posted_.at(peer).contains(call.message);
-    }
-    return false;
-  }
-
-  const StageProgram& program_;
-  std::vector<size_t> at_;
-  std::vector<std::set<uint32_t>> sent_, posted_;  // by rank
-};
 
 std::string slots_text(const std::vector<SlotValue>& slots) {
   std::vector<std::string> out;
@@ -252,7 +203,51 @@ StageProgram make_program(const StageCut& update, int64_t ranks) {
   return build(update, runs, 1, [](int64_t stage) { return stage; });
 }
 
-std::string find_deadlock(const StageProgram& program) { return Progress(program).run(); }
+std::vector<size_t> run_in_turns(const StageProgram& program,
+                                 const std::function<bool(size_t rank, const StageCall& call)>& run) {
+  std::vector<size_t> ended(program.calls.size());
+  for (bool moves = true; moves;) {
+    moves = false;
+    for (size_t rank = 0; rank < ended.size(); ++rank)
+      while (ended[rank] < program.calls[rank].size() && run(rank, program.calls[rank][ended[rank]])) {
+        ++ended[rank];
+        moves = true;
+      }
+  }
+  return ended;
+}
+
+std::string find_deadlock(const StageProgram& program) {
+  std::vector<std::set<uint32_t>> sent(program.calls.size()), posted(program.calls.size());  // by rank
+  const std::vector<size_t> ended = run_in_turns(program, [&](size_t rank, const StageCall& call) {
+    const auto peer = static_cast<size_t>(call.peer);
+    switch (call.kind) {
+      case StageCall::Kind::kRun:
+        return true;
+      case StageCall::Kind::kSend:
+        sent[rank].insert(call.message);
+        return true;
+      case StageCall::Kind::kReceive:
+        posted[rank].insert(call.message);
+        return sent.at(peer).contains(call.message);
+      case StageCall::Kind::kSent:
+        return posted.at(peer).contains(call.message);
+    }
+    return false;
+  });
+  for (size_t rank = 0; rank < ended.size(); ++rank) {
+    if (ended[rank] == program.calls[rank].size()) continue;
+    const StageCall& call = program.calls[rank][ended[rank]];
+    return str("rank {} waits for rank {} to {} what {} makes", rank, call.peer,
+               call.kind == StageCall::Kind::kReceive ? "send" : "receive", name_of(program, call));
+  }
+  return {};
+}
+
+void check_ends(const StageProgram& program) {
+  const std::string deadlock = find_deadlock(program);
+  USER_CHECK(deadlock.empty(), "the order of the pipeline's passes never ends: {}", deadlock);
+}
 
 void verify(const StageProgram& program) {
   INTERNAL_CHECK_EQ(program.slots.size(), program.calls.size());

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -64,8 +65,14 @@ StageProgram make_program(const StageCut& update, int64_t ranks);
 // and received once; no rank waits forever.
 void verify(const StageProgram& program);
 
-// Runs the calls of all ranks as far as possible and describes the first rank that waits forever; empty: all end.
+// Goes through the calls of all ranks: calls run(rank, call) for each rank's next call, as often as it returns true.
+// Returns how many calls of each rank have run when no rank goes on.
+std::vector<size_t> run_in_turns(const StageProgram& program,
+                                 const std::function<bool(size_t rank, const StageCall& call)>& run);
+// Describes the first rank that waits forever; empty: all calls end.
 std::string find_deadlock(const StageProgram& program);
+// Throws UserError if ranks wait for each other forever, and says what they wait for.
+void check_ends(const StageProgram& program);
 
 // One line for each call.
 std::string to_text(const StageProgram& program);

@@ -24,8 +24,7 @@ Tensor sum_heads(const Tensor& x, int64_t heads) {
   if (x.size(1) == heads) return x;
   return x.reshape({x.size(0), heads, x.size(1) / heads, x.size(2), x.size(3)}).sum(2);
 }
-// Of documents in the place of a mask (ops/attention_operands.h): whether a query sees a key, (batch, 1, queries,
-// keys).
+// The mask of packed documents (ops/attention_operands.h): whether a query sees a key, (batch, 1, queries, keys).
 Tensor seen_of_documents(const Tensors& x, size_t place) {
   const auto of_queries = [&](size_t i) { return x[place + i].unsqueeze(1).unsqueeze(3); };  // documents, places
   const auto of_keys = [&](size_t i) { return x[place + i].unsqueeze(1).unsqueeze(2); };
@@ -57,7 +56,7 @@ OnCuda kernel_for(const Tensor& q, const Tensor& k, const Tensor& v, bool has_ma
 
 constexpr int64_t kQueriesOfBlock = 32;
 
-// What it adds to the scores: (batch, heads, queries, keys), the keys at places that are multiples of 16 bytes.
+// The bias of the scores: (batch, heads, queries, keys), with keys at multiples of 16 bytes.
 std::optional<Tensor> bias_at(const Tensors& x, size_t place, const Tensor& q, const Tensor& k) {
   if (x.size() <= place) return std::nullopt;
   constexpr int64_t kApart = 16;
@@ -66,7 +65,7 @@ std::optional<Tensor> bias_at(const Tensors& x, size_t place, const Tensor& q, c
   return at::constant_pad_nd(bias, {0, missing}, 0).narrow(-1, 0, k.size(2));
 }
 
-// What keys count for a query: the exponentials of its scores, over their sum.
+// The weights of the keys for each query: the exponentials of the scores over their sum.
 Tensor scores_of(const Tensor& q, const Tensor& k, const std::optional<Tensor>& bias, bool causal, double scale) {
   const at::ScalarType wide = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   Tensor scores = at::matmul(q.to(wide), k.to(wide).mT()) * scale;

@@ -20,7 +20,7 @@ Tensors binary(const Tensors& x, const Attrs&, const Types&) {
   return {kFn(x[0], x[1])};
 }
 
-// ATen's signatures vary (alpha, rounding modes): each is given its name here.
+// Wrappers for ATen functions with further arguments (alpha, rounding modes).
 Tensor add(const Tensor& a, const Tensor& b) {
   return a.scalar_type() == at::kBool ? at::logical_or(a, b) : at::add(a, b);
 }

@@ -29,8 +29,8 @@ Tensors rows_of(const Tensors& tensors, int64_t first, int64_t count) {
   return rows;
 }
 
-// (hidden, target[, gradient of the loss[, of the sum]]) of some rows; writes their part of the results, and of the
-// gradient of the logits where there is one.
+// x: (hidden, target[, gradient of the loss[, of the sum]]) of some rows. Writes their part of the results, and of the
+// logits' gradient if there is one.
 void add_rows(const Loss& of, const Tensors& x, const Tensor& weight, const Tensors& results, const Tensor& gradients) {
   const Tensor logp = at::log_softmax(mm_in_blocks(x[0], weight.t()), 1, of.wide);
   const Tensor target = x[1].contiguous();

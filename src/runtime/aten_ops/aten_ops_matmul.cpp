@@ -20,7 +20,7 @@ using at::Tensor;
 
 constexpr int64_t kBlock = 384;  // rows and columns
 
-// As the library says itself, of the CPU.
+// Whether the CPU library has no kernel for the operand, as the library itself reports.
 bool has_no_kernel_for(const Tensor& operand) {
   if (!operand.is_cpu()) return false;
   const at::ScalarType type = operand.scalar_type();
@@ -34,13 +34,13 @@ bool has_no_kernel_for(const Tensor& operand) {
   return (type == at::kBFloat16 && !kHasBf16) || (type == at::kHalf && !kHasF16);
 }
 
-// A block in f32, in memory that its thread keeps: 576 KiB, and there are three of them.
+// A block in f32, in memory that the thread keeps: three blocks of 576 KiB each.
 Tensor widened(std::vector<float>& memory, int64_t rows, int64_t columns) {
   memory.resize(kBlock * kBlock);
   return at::from_blob(memory.data(), {rows, columns}, at::kFloat);
 }
 
-// Operands of more dimensions: as many products of matrices.
+// Operands of more than two dimensions become several products of matrices.
 Tensor widened_matmul(const Tensor& left, const Tensor& right) {
   std::vector<int64_t> sizes = left.sizes().vec();
   sizes.back() = right.size(-1);
@@ -61,7 +61,8 @@ Tensors matmul(const Tensors& x, const Attrs& attrs, const Types&) {
   return {has_no_kernel_for(left) ? widened_matmul(left, right) : at::matmul(left, right)};
 }
 
-// A GPU's kernel takes both with the sums' dimension innermost; a CPU has none for all of these.
+// A GPU's kernel needs both operands with the summed dimension innermost; the CPU has no kernel for all of these
+// layouts.
 Tensors scaled_matmul(const Tensors& x, const Attrs& attrs, const Types& types) {
   const Tensor left = attrs.get<bool>("transpose_a") ? x[0].mT() : x[0];
   const Tensor right = attrs.get<bool>("transpose_b") ? x[1].mT() : x[1];

@@ -19,7 +19,7 @@ Tensors transpose(const Tensors& x, const Attrs& attrs, const Types&) {
 }
 Tensors expand(const Tensors& x, const Attrs& attrs, const Types&) { return {x[0].expand(attrs.get<Shape>("shape"))}; }
 
-// The window that starts, sizes and steps name, as a view.
+// A view of the window given by starts, sizes and steps.
 Tensor window(Tensor x, const Shape& starts, c10::IntArrayRef sizes, const Shape& steps) {
   for (size_t d = 0; d < starts.size(); ++d) {
     const int64_t end = sizes[d] == 0 ? starts[d] : starts[d] + (sizes[d] - 1) * steps[d] + 1;
@@ -60,7 +60,7 @@ Tensors bitcast(const Tensors& x, const Attrs& attrs, const Types&) {
 
 // ---- reductions
 
-// ATen takes no dimensions at all as all of them.
+// ATen reduces over all dimensions if it is given none.
 template <Tensor (*kFn)(const Tensor&, const Shape&, bool)>
 Tensors reduce(const Tensors& x, const Attrs& attrs, const Types&) {
   const Shape& dims = attrs.get<Shape>("dims");

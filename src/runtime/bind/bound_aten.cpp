@@ -51,7 +51,7 @@ bool overlaps_itself(const at::Tensor& tensor, const Shape& strides) {
   return false;
 }
 
-// Such strides move nothing, but kernels tell a memory format by them.
+// Strides of dimensions of size 1 do not move elements, but kernels infer a memory format from them.
 bool differ_in_single_elements(const TensorLayout& layout, const Shape& strides) {
   bool differ = false;
   for (size_t d = 0; d < strides.size(); ++d) {
@@ -62,7 +62,7 @@ bool differ_in_single_elements(const TensorLayout& layout, const Shape& strides)
   return differ;
 }
 
-// Where the recorded one overlapped itself, as an expanded tensor does, it cannot be written in that layout.
+// A recorded layout that overlapped itself, as that of an expanded tensor does, cannot be written to.
 at::Tensor in_layout(const at::Tensor& tensor, const Shape& strides) {
   if (strides.empty() || overlaps_itself(tensor, strides)) return tensor.contiguous();
   return at::empty_strided(tensor.sizes(), strides, tensor.options()).copy_(tensor);
@@ -190,7 +190,7 @@ void AtenKernel::supply(size_t arg, const c10::IValue& number) {
   arguments_[arg].constant = number;
 }
 
-// What the call is given: what it writes stands where its new contents belong.
+// Gathers the call's operands. A written operand is the memory for its new contents.
 void AtenKernel::gather_reads(RunState& state) {
   reads_.clear();
   for (OperandId read : instruction_.reads) reads_.push_back(state.operands[read]);
@@ -259,8 +259,8 @@ void AtenKernel::run(RunState& state) {
   state.stack.clear();
   for (Argument& argument : arguments_) push(argument, state);
   {
-    // Kernels that have two forms (oneDNN's recurrent layers) ask whether gradients are recorded, and leave out what
-    // only a backward pass wants where they are not.
+    // Kernels with two forms (oneDNN's recurrent layers) ask whether gradients are recorded; without it they leave out
+    // results that only a backward pass needs.
     const c10::AutoGradMode mode(!leaves_out_);
     op_.callBoxed(&state.stack);
   }
@@ -273,8 +273,8 @@ void AtenKernel::run(RunState& state) {
   }
   reads_.clear();
   state.stack.clear();
-  // A result whose size is the number that the host reads may have another one now: then the guard behind the call
-  // turns the run back, and there is nowhere to put it.
+  // The size of such a result is the number that the host reads. It may differ now: then the guard behind the call
+  // turns the run back, and no operand has room for the result.
   const auto has_its_size = [&](size_t r) { return made_[r].sizes() == c10::IntArrayRef(sizes_[r]); };
   bool all_fit = true;
   for (size_t r = 0; r < made_.size(); ++r) all_fit = all_fit && (!made_[r].defined() || has_its_size(r));

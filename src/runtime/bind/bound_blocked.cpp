@@ -41,7 +41,7 @@ class AttentionKernel final : public BoundKernel {
   }
 
  private:
-  // The mask at that place, or the documents and places there.
+  // The operand at that place: a mask, or documents and their places.
   template <class Operand>
   void bind_mask(blocked::AttentionMask& mask, size_t place, const Operand& operand) const {
     const size_t reads = instruction_.reads.size();

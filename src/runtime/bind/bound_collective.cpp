@@ -1,5 +1,4 @@
-// What the ranks of a mesh do together, on their process groups. Operands are contiguous
-// (schedule/verify_collectives.h).
+// Collectives of the ranks of a mesh, on their process groups. Operands are contiguous (schedule/verify_collectives.h).
 #include "base/check.h"
 #include "comm/ranks.h"
 #include "ops/op_def.h"

@@ -22,22 +22,20 @@ class Generated final : public BoundKernel {
     for (const KernelPhase& phase : kernel_->phases) run_items(state, phase, 0, phase.items);
   }
 
-  [[nodiscard]] int64_t stretches() const override {
-    return is_row_ ? (items() + kItemsOfStretch - 1) / kItemsOfStretch : 1;
-  }
-  void run_stretch(RunState& state, int64_t stretch) override {
+  [[nodiscard]] int64_t chunks() const override { return is_row_ ? (items() + kItemsOfChunk - 1) / kItemsOfChunk : 1; }
+  void run_chunk(RunState& state, int64_t chunk) override {
     for (size_t i = 0; i < operands_.size(); ++i) buffers_[i] = state.operands.data(operands_[i]);
-    const auto [begin, end] = made_by(stretch, 0);
+    const auto [begin, end] = made_by(chunk, 0);
     run_items(state, kernel_->phases.front(), begin, end);
   }
-  [[nodiscard]] Elements made_by(int64_t stretch, size_t /*write*/) const override {
-    return {stretch * kItemsOfStretch, std::min(items(), (stretch + 1) * kItemsOfStretch)};
+  [[nodiscard]] Elements made_by(int64_t chunk, size_t /*write*/) const override {
+    return {chunk * kItemsOfChunk, std::min(items(), (chunk + 1) * kItemsOfChunk)};
   }
 
  private:
-  static constexpr int64_t kItemsOfStretch = int64_t{1} << 16;
+  static constexpr int64_t kItemsOfChunk = int64_t{1} << 16;
 
-  // Whether each item is an element of every result, and these lie in the order of the items.
+  // Whether each item computes one element of every result, in the order of the items.
   static bool is_one_row(const LoopProgram& program) {
     if (program.phases.size() != 1) return false;
     const LoopPhase& phase = program.phases.front();
@@ -81,7 +79,7 @@ class GeneratedOnDevice final : public BoundKernel {
   std::vector<void*> arguments_;  // scratch memory last
 };
 
-// Of what an expanded dimension repeats, one is written.
+// A dimension of stride 0 is written once.
 class Copy final : public BoundKernel {
  public:
   explicit Copy(const Instruction& instruction)
@@ -96,7 +94,7 @@ class Copy final : public BoundKernel {
       to = to.narrow(d, 0, 1);
       from = from.narrow(d, 0, 1);
     }
-    // What is not page-locked has been read when the call returns.
+    // Memory that is not page-locked has been read when the call returns.
     to.copy_(from, is_beside_ || (!to.is_cpu() && from.is_cpu() && !from.is_pinned()));
   }
 

@@ -39,16 +39,16 @@ class BoundKernel {
  public:
   virtual ~BoundKernel() = default;
   virtual void run(RunState& state) = 0;
-  // The number of stretches of a kernel that can make its results a stretch at a time. A stretch reads nothing of what
-  // the kernel replaces beyond its own elements. All stretches, in order, are one run.
-  [[nodiscard]] virtual int64_t stretches() const { return 1; }
-  virtual void run_stretch(RunState& /*state*/, int64_t /*stretch*/) {}
-  // The elements of a contiguous result that a stretch makes; their end is a multiple of 1024, except for the last
-  // stretch. Empty: unknown for every stretch.
+  // The number of chunks of a kernel that can make its results a chunk at a time. A chunk reads nothing of what
+  // the kernel replaces beyond its own elements. All chunks, in order, are one run.
+  [[nodiscard]] virtual int64_t chunks() const { return 1; }
+  virtual void run_chunk(RunState& /*state*/, int64_t /*chunk*/) {}
+  // The elements of a contiguous result that a chunk makes; their end is a multiple of 1024, except for the last
+  // chunk. Empty: unknown for every chunk.
   struct Elements {
     int64_t begin = 0, end = 0;
   };
-  [[nodiscard]] virtual Elements made_by(int64_t /*stretch*/, size_t /*write*/) const { return {}; }
+  [[nodiscard]] virtual Elements made_by(int64_t /*chunk*/, size_t /*write*/) const { return {}; }
   // Sets argument `arg` to `number` for all later runs; only for ATen calls.
   virtual void supply(size_t /*arg*/, const c10::IValue& /*number*/) {}
 };

@@ -68,7 +68,7 @@ class MatmulKernel final : public BoundKernel {
   }
 
  private:
-  // What the tiles of one run share.
+  // The data that the tiles of one run share.
   struct TileRun {
     const MatmulKernel& kernel;
     std::array<std::byte*, kMostBuffers> buffers;  // of the epilogue: its inputs behind the products, then its outputs
@@ -104,7 +104,7 @@ class MatmulKernel final : public BoundKernel {
       phase.run(buffers.data(), 0, phase.items, run.scratch + static_cast<uint64_t>(worker) * scratch_.worker_bytes);
   }
 
-  // In the order of the tiles, so the bits do not depend on threads.
+  // Adds the shares in the order of the tiles, so the bits do not depend on threads.
   void add_up_shares(RunState& state, const float* shares) const {
     for (const TileBuffer& buffer : call_.epilogue_outputs) {
       if (!buffer.is_share) continue;

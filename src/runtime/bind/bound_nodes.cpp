@@ -1,4 +1,4 @@
-// Nodes as ATen calls, on a stretch of the elements at a time (kernels/node_calls.h).
+// Nodes as ATen calls, on a chunk of the elements at a time (kernels/node_calls.h).
 #include <algorithm>
 
 #include <ATen/Functions.h>
@@ -26,17 +26,17 @@ class NodeCalls final : public BoundKernel {
   }
 
   void run(RunState& state) override {
-    for (int64_t stretch = 0; stretch < stretches(); ++stretch) run_stretch(state, stretch);
+    for (int64_t chunk = 0; chunk < chunks(); ++chunk) run_chunk(state, chunk);
   }
-  [[nodiscard]] int64_t stretches() const override { return (count_ + kElementsOfStretch - 1) / kElementsOfStretch; }
-  [[nodiscard]] Elements made_by(int64_t stretch, size_t write) const override {
+  [[nodiscard]] int64_t chunks() const override { return (count_ + kElementsOfChunk - 1) / kElementsOfChunk; }
+  [[nodiscard]] Elements made_by(int64_t chunk, size_t write) const override {
     if (is_single(nodes_.outputs[write].tensor)) return {};
-    return {stretch * kElementsOfStretch, std::min(count_, (stretch + 1) * kElementsOfStretch)};
+    return {chunk * kElementsOfChunk, std::min(count_, (chunk + 1) * kElementsOfChunk)};
   }
 
-  void run_stretch(RunState& state, int64_t stretch) override {
-    const int64_t begin = stretch * kElementsOfStretch;
-    const int64_t count = std::min(count_ - begin, kElementsOfStretch);
+  void run_chunk(RunState& state, int64_t chunk) override {
+    const int64_t begin = chunk * kElementsOfChunk;
+    const int64_t count = std::min(count_ - begin, kElementsOfChunk);
     const auto window = [&](const at::Tensor& whole, TensorId tensor) {
       return is_single(tensor) ? whole.view(at::IntArrayRef()) : whole.view({-1}).narrow(0, begin, count);
     };
@@ -61,7 +61,7 @@ class NodeCalls final : public BoundKernel {
       at::Tensor& made = values[output.index()];
       const Node* maker = nodes_.producer(output);
       const bool is_part = maker != nullptr && op_def(maker->op).has(Trait::kReduction);
-      if (is_part) made = reduced(w, *maker, made, stretch);
+      if (is_part) made = reduced(w, *maker, made, chunk);
       if (made.defined()) window(state.operands[writes_[w]], output).copy_(made);
     }
   }
@@ -69,13 +69,13 @@ class NodeCalls final : public BoundKernel {
  private:
   [[nodiscard]] bool is_single(TensorId tensor) const { return nodes_.shape(tensor).empty(); }
 
-  // Nothing before the last part is there.
-  at::Tensor reduced(size_t write, const Node& node, const at::Tensor& part, int64_t stretch) {
+  // Returns an undefined tensor until the last part has been added.
+  at::Tensor reduced(size_t write, const Node& node, const at::Tensor& part, int64_t chunk) {
     std::vector<at::Tensor>& parts = parts_[write];
-    if (stretches() == 1) return part;
-    if (stretch == 0) parts.clear();
+    if (chunks() == 1) return part;
+    if (chunk == 0) parts.clear();
     parts.push_back(part);
-    if (stretch + 1 < stretches()) return {};
+    if (chunk + 1 < chunks()) return {};
     const at::Tensor all = at::stack(parts);
     parts.clear();
     return AtenOp(node.op, device_)({all}, node.attrs, {nodes_.type(node.outputs[0])}).front();

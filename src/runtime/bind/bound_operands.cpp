@@ -26,7 +26,7 @@ at::Tensor window(const c10::Storage& storage, const Operand& operand, int64_t s
 
 constexpr int64_t kAlignment = 16;  // of what generated kernels of a device read and write
 
-// Not among the program's tensors when a run begins.
+// Whether the input is not yet there when a run begins.
 bool comes_later(InputKind kind) { return !is_of_program(kind) || kind == InputKind::kIncoming; }
 bool is_transient(InputKind kind) {
   return kind == InputKind::kBatch || kind == InputKind::kGradient || kind == InputKind::kCaptured ||
@@ -72,7 +72,7 @@ c10::Device BoundOperands::device_of(const Buffer& buffer) const {
   return buffer.space == Space::kDevice ? *device_ : c10::Device(c10::kCPU);
 }
 
-// On a device they lie side by side, so that one copy brings all of them.
+// On a device the host's tensors are contiguous, so one copy brings them all.
 void BoundOperands::add_host_tensors() {
   constexpr int64_t kApart = 16;
   int64_t bytes = 0;
@@ -177,9 +177,9 @@ std::string BoundOperands::why_not(const std::vector<at::Tensor>& inputs) {
   return moved ? why_not_memory() : std::string();
 }
 
-// The same tensors share memory as before, and no others do. Windows of the batch may lie on one storage: that none
-// overlap but those that did is part of the step's signature. Data that the host has made or fetched inside the step is
-// compared where that is done (capture/tracer.h).
+// Checks that the same tensors share memory as in the recording, and no others. Windows of the batch may share a
+// storage; the step's signature says which of them overlap. Data that the host has made or fetched inside the step is
+// compared in capture/tracer.h.
 std::string BoundOperands::why_not_memory() {
   std::string why;
   std::vector<std::tuple<const c10::StorageImpl*, BufferId, bool>> memory;  // and whether it is the batch's

@@ -46,15 +46,15 @@ constexpr const char* kVersion = "stepc 0.1.0";
 constexpr int kMostLocalRanks = 1024;
 constexpr int kMostRestarts = 1'000'000;
 
-// The first line alone, without control characters: an error is one line, whatever it came from.
+// The first line without control characters: an error is one line, whatever its source.
 std::string one_line(std::string_view text) {
   std::string line(text.substr(0, text.find('\n')));
   std::erase_if(line, [](char c) { return c >= 0 && c < ' '; });
   return line;
 }
 
-// For the agent of torchrun, which shows what is in it of the rank that failed first. It dies of a file that it cannot
-// parse, and may stop this rank at any moment: there is a whole one, or none.
+// Writes the error file for torchrun's agent, which shows the file of the rank that failed first. The agent fails on a
+// file that it cannot parse, and may stop this rank at any moment, so the file is written whole or not at all.
 void write_error_file(const std::string& line) {
   const char* file = std::getenv("TORCHELASTIC_ERROR_FILE");
   if (file == nullptr) return;
@@ -76,7 +76,7 @@ int fail(int code, std::string_view text) {
   return code;
 }
 
-// `--section.key=value`; CLI11 leaves what it does not know.
+// The overrides `--section.key=value`, which CLI11 leaves over.
 std::vector<Override> overrides_of(const CLI::App& command) {
   std::vector<Override> overrides;
   for (const std::string& argument : command.remaining()) {
@@ -91,7 +91,7 @@ std::vector<Override> overrides_of(const CLI::App& command) {
   return overrides;
 }
 
-// CLI11 wraps what an unsigned number cannot hold; what is no number at all it tells itself.
+// CLI11 wraps numbers that are too large for an unsigned number; it rejects text that is no number itself.
 CLI::Validator seed_range() {
   return {[](const std::string& text) {
             const size_t digits = text.starts_with('-') ? 1 : 0;
@@ -146,7 +146,7 @@ void refuse_inside_launch(int ranks) {
              ranks, fmt::join(found, ", "));
 }
 
-// As this process, but that each is one rank of a run of so many.
+// Starts processes like this one, each of which is one rank of the run.
 int train_on_ranks(const Arguments& arguments, std::vector<Override> overrides) {
   refuse_inside_launch(arguments.ranks);
   const std::string ranks = str("{}", arguments.ranks);

@@ -61,7 +61,7 @@ std::vector<int64_t> with_end(const Files& files, End end) {
   return ranks;
 }
 
-// Who waited for one of these, and where.
+// Describes the ranks that waited for one of these ranks, and where.
 std::string witnesses(const Files& files, const std::vector<int64_t>& of) {
   std::vector<int64_t> ranks;
   const FlightFile* first = nullptr;
@@ -85,7 +85,7 @@ std::string sentence_of_failed(const Files& files, const std::vector<int64_t>& f
   return text;
 }
 
-// One of them said why to all, in words that begin with its number.
+// A sentence from the reason that a rank told all others, which begins with its number.
 std::string sentence_of_told(const Files& files, const std::vector<int64_t>& told) {
   const FlightFile& file = files.at(told[0]);
   return str("{}: all were told, in {}", file.why, place_text(file));
@@ -112,7 +112,7 @@ std::string sentence_of_stuck(const Files& files, const std::vector<int64_t>& st
   return text + witnesses(files, stuck);
 }
 
-// All have lost others, and all were there to say so.
+// A sentence for the case that every rank lost others and lived to report it.
 std::string sentence_of_lost(const Files& files) {
   std::vector<std::pair<uint64_t, int64_t>> reached;
   for (const auto& [rank, file] : files) reached.emplace_back(file.noted, rank);

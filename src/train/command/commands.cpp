@@ -70,7 +70,8 @@ int run_eval(RunConfig config, const std::string& model) {
 }
 
 namespace {
-// The tokens that end a text: those of generation_config.json, which transformers reads too, before the model's own.
+// The tokens that end a text: those of generation_config.json, which transformers reads too, come before the model's
+// own.
 std::vector<int64_t> stop_ids_of(const ModelDirectory& directory) {
   constexpr const char* kFile = "generation_config.json";
   constexpr const char* kField = "eos_token_id";
@@ -88,7 +89,7 @@ std::vector<int64_t> stop_ids_of(const ModelDirectory& directory) {
   return ids;
 }
 
-// The prompt as what a user says in a chat. The answer ends with the model's turn, whatever mark the template has.
+// Makes the prompt a user's message in a chat. The answer ends with the model's turn, whatever mark the template uses.
 void put_into_chat(const ChatTemplate& chat, const Tokenizer& tokenizer, GenerateCommand& command) {
   const Json messages = Json::array({{{"role", "user"}, {"content", command.prompt}}});
   command.prompt = chat.render(messages, /*add_generation_prompt=*/true);
@@ -114,7 +115,7 @@ int run_generate(GenerateCommand command) {
   const auto model = progress.during("loading the model", [&] { return load_model(directory, at::kFloat, device); });
   const Sample sample = progress.during(
       "generating", [&] { return sample_text(model, directory.tokenizer, command.prompt, command.sample); });
-  // A terminal would obey control characters; a pipe or a file gets the model's text as it is.
+  // A terminal gets no control characters, which it would obey; a pipe or a file gets the model's text unchanged.
   fmt::print("{}{}\n", command.chat.empty() ? command.prompt : std::string(),
              is_terminal(stdout) ? printable(sample.text) : sample.text);
   if (!sample.note.empty()) fmt::print(stderr, "stepc: {}\n", sample.note);
@@ -126,8 +127,8 @@ namespace {
 constexpr const char* kOwnStep = "program_state.json";  // step.save() writes it (python/stepc/saved.py)
 constexpr uint64_t kMostFileBytes = 256 << 20;          // tokenizer.json of large vocabularies is tens of MB
 
-// Of a step of somebody's own (step.save()), whose model need be none that stepc knows: its tensors under their names
-// and in their types, and what other files are there but those that training goes on from.
+// Exports a checkpoint of a user's own step (step.save()), whose model stepc may not know: the tensors under their
+// names and in their types, and all other files except those that only training needs.
 void export_own_step(const fs::path& checkpoint, const fs::path& destination, uint64_t max_shard_bytes) {
   const TensorFiles weights(checkpoint, kModelFiles);
   save_model_tensors(destination, made_of(weights), std::nullopt, max_shard_bytes);

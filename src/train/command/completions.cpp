@@ -12,7 +12,7 @@
 namespace stepc::train {
 namespace {
 
-// What may follow a command.
+// The words that may follow a command.
 struct Completions {
   std::string command;  // "", "train", "data tokenize"
   std::vector<std::string> words;
@@ -23,7 +23,7 @@ void collect(const CLI::App& app, const std::string& command, std::vector<Comple
   for (const CLI::App* child : app.get_subcommands({})) here.words.push_back(child->get_name());
   for (const CLI::Option* option : app.get_options())
     for (const std::string& name : option->get_lnames()) here.words.push_back("--" + name);
-  // Commands that take what they do not know take keys.
+  // Commands that accept unknown arguments take config keys.
   if (app.get_allow_extras())
     for (const Key& key : run_config_keys()) here.words.push_back(str("--{}=", key.name));
   all.push_back(std::move(here));

@@ -26,7 +26,7 @@ constexpr const char* kAdapterConfig = "adapter_config.json";
 
 std::string row(const std::string& name, const std::string& text) { return str("  {:<13} {}\n", name, text); }
 
-// Runs `part`, which says what it found; a UserError becomes its answer instead.
+// Runs `part`, which adds its findings; a UserError is added instead.
 template <class Part>
 std::string answer_of(Inspection& inspection, const Part& part) {
   try {
@@ -60,7 +60,7 @@ std::string config_text(const fs::path& directory) {
              config.hidden_size, config.vocab_size);
 }
 
-// The kinds of state, "exp_avg, exp_avg_sq, master", and how much there is.
+// The kinds of optimizer state and their size: "exp_avg, exp_avg_sq, master".
 std::string optimizer_text(const fs::path& directory) {
   const TensorFiles files(directory, kOptimizerFiles);
   std::set<std::string> kinds;
@@ -75,7 +75,7 @@ std::string held_out_text(const TrainerState& state) {
   return state.held_out ? str(", held-out loss {:.4f} nats per byte", *state.held_out) : std::string();
 }
 
-// Of a model, or of the adapter that is trained in its place.
+// The weights of a model or of its trained adapter.
 std::string weights_text(const fs::path& directory) {
   if (!fs::exists(directory / kAdapterConfig)) return tensors_text(TensorFiles(directory, kModelFiles));
   const TensorFiles files(directory, kAdapterFiles);
@@ -93,7 +93,8 @@ void add_model(const fs::path& directory, Inspection& inspection) {
   inspection.table += row("parameters", answer_of(inspection, [&] { return weights_text(directory); }));
 }
 
-// What a checkpoint has and no other directory has all of: with two of them it is one, whatever else is missing.
+// Whether the directory is a checkpoint, even an incomplete one: it has at least two of the files that only a
+// checkpoint has.
 bool is_checkpoint(const fs::path& directory) {
   if (fs::exists(directory / kManifestName)) return true;
   int found = 0;
@@ -102,7 +103,7 @@ bool is_checkpoint(const fs::path& directory) {
   return found >= 2;
 }
 
-// The newest other checkpoint of the run that has the file under the same name: one file on the disk.
+// The newest other checkpoint of the run that shares the file, as a hard link.
 std::string shares_with(const fs::path& file) {
   std::error_code ignored;
   const uint64_t names = fs::hard_link_count(file, ignored);
@@ -118,7 +119,7 @@ std::string shares_with(const fs::path& file) {
   return found;
 }
 
-// A line a file: its size, its hash, and whether they are those of the manifest.
+// Adds a line for each file: its size, its hash, and whether they match the manifest.
 void add_files(const fs::path& directory, const Manifest& manifest, Inspection& inspection) {
   inspection.table += str("  {:<44} {:>12}  {}\n", "file", "bytes", "XXH3");
   uint64_t bytes = 0, shared = 0;
@@ -171,7 +172,7 @@ Inspection inspect_model(const fs::path& directory) {
   return inspection;
 }
 
-// A line a checkpoint.
+// Adds a line for each checkpoint.
 Inspection inspect_run(const fs::path& directory, const std::vector<fs::path>& checkpoints) {
   Inspection inspection;
   inspection.table = str("{}: a run\n", directory.string());

@@ -36,7 +36,7 @@ struct LocalRank {
   std::string last_errors;  // of its standard error
 };
 
-// Bound but not listened on: the system gives the port to nobody else, and rank 0 may still listen there.
+// Binds a port without listening: the system gives the port to no other process, and rank 0 can still listen on it.
 Descriptor reserve_port(int& port) {
   const std::string what = "cannot reserve a port on 127.0.0.1";
   Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), what);
@@ -151,10 +151,10 @@ void Launch::note_end(LocalRank& rank, const ProcessEnd& end) {
   if (signal_ == 0 && !failure_ && end.is_exit) note_agreed_stop(status);
   const bool is_stopped = signal_ != 0 && status == StopSignals::exit_code(signal_);
   is_stopped_ |= is_stopped;
-  // The one that the others lost may be seen to end after them.
+  // The rank that the others lost may end after them.
   const bool is_cause = failure_ && failure_->status == kLostRankStatus && status != kLostRankStatus &&
                         status != StopSignals::exit_code(SIGTERM) && !is_past_deadline_;
-  // The others gave it up, and it does not even take SIGTERM.
+  // The other ranks gave this one up, and it does not react to SIGTERM.
   const bool is_hanging = failure_ && failure_->status == kLostRankStatus && is_past_deadline_ && !end.is_exit;
   if (is_hanging) failure_ = {rank.rank, 1, "did not answer the others and was killed"};
   if (status == 0 || is_stopped || (failure_ && !is_cause)) return;
@@ -164,7 +164,7 @@ void Launch::note_end(LocalRank& rank, const ProcessEnd& end) {
       : end.is_exit ? str("failed with status {}", status == kLostRankStatus ? 1 : status)
                     : str("was ended by signal {} ({})", end.value, strsignal(end.value));
   failure_ = {rank.rank, status, how};
-  // Ranks that were told to stop already would take a second SIGTERM as haste.
+  // Ranks that are stopping already would take a second SIGTERM as a request to hurry.
   if (signal_ == 0) send(SIGTERM);
   end_within(plan_.failure_grace_seconds);
 }
@@ -191,7 +191,7 @@ void Launch::read_output() {
   }
 }
 
-// False: there is nothing to read now, or will not be any more.
+// Returns false if nothing can be read now, or ever again.
 bool Launch::read_some(LocalRank& rank, Descriptor& from) {
   constexpr size_t kBytes = 65536, kKeptBytes = 8192;
   std::string text(kBytes, '\0');
@@ -205,7 +205,7 @@ bool Launch::read_some(LocalRank& rank, Descriptor& from) {
   text.resize(static_cast<size_t>(read));
   write_all(rank.log.get(), text);
   const bool is_error = &from == &rank.process.errors;
-  // What rank 0 has to say of connections that another's failure cut would hide that.
+  // Rank 0's message about connections that another rank's failure cut would hide that failure.
   const bool is_aftermath = is_error && failure_ && failure_->rank != rank.rank;
   const bool is_shown = rank.rank == 0 && !is_aftermath;
   if (is_shown) show(is_error ? STDERR_FILENO : STDOUT_FILENO, text);

@@ -36,7 +36,7 @@
 namespace stepc::train {
 namespace {
 
-// Planned as a run's is, and never loaded.
+// Plans the step as a run does, without loading weights.
 Accelerated<TrainStep> plan_step(const RunConfig& config, const ModelDirectory& directory, CopiesNeed& copies) {
   Progress progress = progress_on_terminal(stderr);
   // The data say whether a row may hold two documents, which attention then keeps apart.
@@ -58,7 +58,7 @@ Accelerated<TrainStep> plan_step(const RunConfig& config, const ModelDirectory& 
   return step;
 }
 
-// With rows of the longest kind.
+// Captures the run with rows of the greatest length.
 CapturedRun capture_run(const RunConfig& config, const Mesh& mesh, const ModelDirectory& directory,
                         const Corpus& corpus, Progress& progress) {
   const Progress::Phase phase(progress, "capturing the step");
@@ -67,7 +67,8 @@ CapturedRun capture_run(const RunConfig& config, const Mesh& mesh, const ModelDi
   return capture_run(config, directory.config, directory.adapter, step_rows(config, mesh, batch));
 }
 
-// What a rank does, of a pipeline one of each stage. The picture is that of the part that needs most.
+// Reports the memory of one rank; of a pipeline, one rank of each stage. The picture shows the rank that needs the
+// most.
 int run_memory_of_rank(const RunConfig& config, const ModelDirectory& directory, const Strategy& strategy,
                        const std::filesystem::path& picture) {
   Progress progress = progress_on_terminal(stderr);
@@ -106,7 +107,7 @@ std::vector<TargetPart> parts_on(const Trace& step, int64_t micro_batches, const
   return parts;
 }
 
-// The step planned for the target alone: nothing is planned for this machine.
+// Plans the step only for the target, not for this machine.
 int run_memory_on(const Target& target, const RunConfig& config, const ModelDirectory& directory,
                   const std::filesystem::path& picture) {
   Progress progress = progress_on_terminal(stderr);

@@ -61,7 +61,7 @@ SearchPins pins_of(const PlanCommand& command, const RunConfig::Parallel& parall
   return pins;
 }
 
-// One combination of what is asked for.
+// One combination of the requested options.
 struct Question {
   RunConfig config;
   Cluster cluster;

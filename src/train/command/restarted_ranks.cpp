@@ -23,7 +23,7 @@ namespace stepc::train {
 
 namespace {
 
-// Asked without importing it, which takes seconds.
+// Checks without importing torch, which takes seconds.
 bool has_torch(const std::string& python) {
   const BlockedSignals signals;
   ChildProcess asked({python, "-c", "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"},
@@ -56,7 +56,7 @@ int run_restarted_ranks(const LocalRanks& launch, int restarts, const RunConfig&
                                       "--monitor-interval=0.2",
                                       "--no-python"};
   command.insert(command.end(), launch.command.begin(), launch.command.end());
-  // torchrun gives each one thread unless somebody says otherwise, and says so at length.
+  // torchrun gives each rank one thread, with a long message, unless OMP_NUM_THREADS is set.
   const std::string threads = str("{}", use_threads(config, launch.ranks).train.threads);
   command.push_back("--train.threads=" + threads);
   setenv("OMP_NUM_THREADS", threads.c_str(), /*overwrite=*/0);

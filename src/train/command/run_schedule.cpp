@@ -79,7 +79,7 @@ Schedule load_schedule(const fs::path& path) {
   });
 }
 
-// A feature only chooses kernels where it says which CPU it is.
+// Features matter only if they say which CPU they are from.
 void check_machine(const fs::path& path, const Features& wanted, const Features& here) {
   for (const auto& [name, there] : kFeatureNames)
     USER_CHECK(there == &Features::intel || here.*there || !(wanted.*there),
@@ -92,7 +92,7 @@ std::string describe(DType dtype, c10::IntArrayRef sizes) {
   return str("{}[{}]", name_of(dtype), fmt::join(sizes, ", "));
 }
 
-// The tensors of the file, each of which the Schedule asks for, and all that it asks for.
+// The tensors of the file. The Schedule must need each of them and nothing else.
 class Given {
  public:
   explicit Given(const fs::path& path) : path_(path) {
@@ -192,7 +192,7 @@ NamedTensors results_of(const Schedule& schedule, const std::vector<at::Tensor>&
   NamedTensor out;
   for (size_t k = 0; k < inputs.size(); ++k)
     if (schedule.inputs[k].written && inputs[k].defined()) out[name_of_input(schedule.inputs[k])] = inputs[k];
-  // A slot holds what the step left there, not what it held before.
+  // A slot holds the tensor that the step left there, not the one before.
   for (const Bound& bound : result.rebindings) out[name_of_slot(kind_of(bound.owner), bound.key)] = bound.tensor;
   for (size_t k = 0; k < result.outputs.size(); ++k) out[str("return {}", k)] = result.outputs[k];
   for (size_t k = 0; k < result.numbers.size(); ++k) out[str("number {}", k)] = tensor_of(result.numbers[k]);

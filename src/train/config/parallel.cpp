@@ -18,7 +18,7 @@ std::string nearest_text(const Mesh& mesh, int64_t ranks) {
   return nearest.axes.empty() ? "none" : to_text(nearest);
 }
 
-// Of ranks of which dp_shard = -1 takes what the others leave; so it does where nobody says how they are spread.
+// The ranks of dp_shard: -1, and no setting of any axis, take the ranks that the other axes leave.
 int64_t shards_of(const RunConfig::Parallel& parallel) {
   if (!has_axes(parallel)) return std::max<int64_t>(parallel.ranks, 1);
   USER_CHECK(parallel.dp_shard != 0, "parallel.dp_shard = 0: must be at least 1, or -1 for the ranks left over");
@@ -40,7 +40,7 @@ int64_t shards_of(const RunConfig::Parallel& parallel) {
   return parallel.ranks / others.ranks();
 }
 
-// Of ranks that somebody has started: an axis that is given holds, and what is left to the ranks follows them.
+// Checks the axes against the started ranks: given axes hold, and the remaining ones follow from the number of ranks.
 void check_pins(const RunConfig::Parallel& parallel, const Launch& launch) {
   std::vector<MeshAxis> pins;
   std::vector<std::string> names;

@@ -91,7 +91,7 @@ std::vector<std::string> sections() {
   return names;
 }
 
-// The key that others know under this name.
+// The key that other programs call by this name.
 const Key* key_named_elsewhere(std::string_view bare) {
   const auto& keys = run_config_keys();
   const auto found =
@@ -99,7 +99,7 @@ const Key* key_named_elsewhere(std::string_view bare) {
   return found == keys.end() ? nullptr : &*found;
 }
 
-// What others have a key for and stepc has not; empty: nothing that is known.
+// Why stepc lacks a key that other programs have; empty: no such key is known.
 std::string_view absent(std::string_view bare) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kAbsent = {
       {{"ep", "expert parallelism"},
@@ -127,7 +127,7 @@ std::string suggestion(const std::string& name) {
   return str("the sections are {}", fmt::join(sections(), ", "));
 }
 
-// For a key outside every section, or a section that is not known.
+// A suggestion for a key outside every section, or in an unknown section.
 std::string suggestion_at_top(const std::string& name) {
   if (const Key* ours = key_named_elsewhere(name)) return str("here it is {}: {}", ours->name, ours->help);
   if (const auto near = nearest(name, sections())) return str("did you mean [{}]?", *near);
@@ -145,7 +145,7 @@ void set(RunConfig& config, const std::string& name, const Written& value, const
   USER_CHECK(assign(*key, value, config), "{}: {}{}: must be {}", where, name, seen, allowed_text(*key));
 }
 
-// Keys that are named otherwise by now, as checkpoints of earlier versions have them: what they were, what they are.
+// Keys that earlier versions named otherwise, as their checkpoints have them: old and new name.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 1> kFormerNames = {
     {{"train.grad_accum", "train.micro_batches"}}};
 
@@ -194,7 +194,7 @@ Written written_override(const Override& override, const Key& key) {
   try {
     parsed = toml::parse("value = " + override.value);
   } catch (const toml::parse_error&) {
-    // Not TOML: a plain word, such as a file name.
+    // The text is no TOML but a plain word, such as a file name.
   }
   Written value = parsed && parsed->size() == 1 ? written(*parsed->get("value")) : Written(override.value);
   if (list_key && !std::holds_alternative<std::vector<std::string>>(value)) {
@@ -203,7 +203,7 @@ Written written_override(const Override& override, const Key& key) {
   return value;
 }
 
-// What no key can tell alone.
+// Checks rules that involve several keys.
 void check_together(const std::string& path, const RunConfig& config) {
   const auto& [weights, train] = std::tie(config.data.weights, config.data.train);
   USER_CHECK(weights.empty() || weights.size() == train.size(),

@@ -52,7 +52,7 @@ struct Pipe {
   Descriptor read, write;
 };
 
-// Whoever reads it does not wait.
+// A pipe whose reader does not block.
 Pipe make_pipe() {
   int ends[2] = {-1, -1};
   const bool made = ::pipe2(ends, O_CLOEXEC) == 0;
@@ -62,7 +62,7 @@ Pipe make_pipe() {
   return pipe;
 }
 
-// This process's own with those of `ours` instead, as "NAME=value".
+// This process's environment with the variables of `ours`, as "NAME=value".
 std::vector<std::string> environment_with(const std::map<std::string, std::string>& ours) {
   std::vector<std::string> all;
   for (char** each = environ; *each != nullptr; ++each) {
@@ -88,7 +88,7 @@ struct ChildStart {
   pid_t parent;
 };
 
-// What follows fork() in the child, where only async-signal-safe calls are allowed.
+// Runs in the child after fork(), where only async-signal-safe calls are allowed.
 [[noreturn]] void become_program(const ChildStart& start) {
   constexpr int kCannotStart = 127;  // as a shell has it
   setpgid(0, 0);

@@ -24,7 +24,7 @@ std::optional<at::Device> parsed(const std::string& name) {
 }
 
 const c10::impl::DeviceGuardImplInterface* guard_of(c10::DeviceType type) {
-  // What stepc is linked with names CUDA's part of PyTorch nowhere.
+  // stepc is not linked with CUDA's part of PyTorch, which therefore has to be loaded.
   if (type == c10::kCUDA && !c10::impl::hasDeviceGuardImpl(type))
     static_cast<void>(::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL));
   return c10::impl::hasDeviceGuardImpl(type) ? c10::impl::getDeviceGuardImpl(type) : nullptr;

@@ -28,7 +28,7 @@ constexpr std::array kCompanions = {"tokenizer.json",
                                     "vocab.json",
                                     "merges.txt"};
 
-// Errors that name only a field get the directory in front.
+// Runs the function and puts the directory's name in front of errors that name only a field.
 template <class Fn>
 auto in_directory(const fs::path& path, Fn&& read) {
   try {
@@ -104,7 +104,7 @@ ModelDirectory open_model_directory(const fs::path& path) {
 }
 
 namespace {
-// Of the files' tensors, in their order.
+// The shapes of the files' tensors, in their order.
 std::vector<models::WeightShape> shapes_in_files(const TensorFiles& files, uint64_t& bytes) {
   std::vector<models::WeightShape> shapes;
   for (const TensorFiles::Tensor& tensor : files.tensors()) {

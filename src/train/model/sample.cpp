@@ -25,15 +25,15 @@ std::string printable(std::string_view text) {
 }
 
 namespace {
-// Where the first of the stops begins.
+// The place at which the first of the stops begins.
 size_t stop_in(std::string_view text, const std::vector<std::string>& stops) {
   size_t first = std::string_view::npos;
   for (const std::string& stop : stops) first = std::min(first, text.find(stop));
   return first;
 }
 
-// Whether the newest of the ids end a stop. A byte of it is a token at most, and the few before give a decoder that
-// looks at neighbours what it needs.
+// Whether the newest ids end with a stop. A byte of the stop is at most one token; a few more ids serve decoders that
+// look at neighbours.
 bool ends_a_stop(const Tokenizer& tokenizer, const std::vector<int64_t>& ids, const std::vector<std::string>& stops) {
   constexpr size_t kBefore = 8;
   size_t longest = 0;
@@ -43,7 +43,7 @@ bool ends_a_stop(const Tokenizer& tokenizer, const std::vector<int64_t>& ids, co
   return stop_in(tokenizer.decode(newest), stops) != std::string_view::npos;
 }
 
-// Tokens of the prompt, and how many of its first are the tokenizer's own.
+// The tokens of the prompt, and how many of the first ones the tokenizer added.
 struct Prompt {
   std::vector<int64_t> ids;
   int64_t prefix = 0;
@@ -93,7 +93,7 @@ Sample sample_with(const Generate& generate, const models::DecoderConfig& config
   const std::vector<int64_t> ids = generate(given.ids, generation);
   const std::string text = tokenizer.decode(std::vector<int32_t>(ids.begin(), ids.end()), InvalidBytes::kReplaced);
   const auto prompt_tokens = static_cast<int64_t>(given.ids.size());
-  // The last token is not read any more.
+  // The model does not read the last token.
   const auto all_tokens = prompt_tokens + std::max<int64_t>(static_cast<int64_t>(ids.size()) - 1, 0);
   return {text.substr(0, stop_in(text, options.stops)),
           note_of(prompt_tokens, all_tokens, models::context_of(config, generation))};

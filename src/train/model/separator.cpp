@@ -25,7 +25,7 @@ std::string separator_of(const Tokenizer& tokenizer, const fs::path& tokenizer_p
   try {
     eos_token_ids = read_model_config(directory).eos_token_ids;
   } catch (const UserError&) {
-    // No model, or none that could be trained: its tokenizer serves all the same.
+    // The directory has no model, or none that can be trained; its tokenizer is enough.
   }
   return separator_of(tokenizer, eos_token_ids);
 }

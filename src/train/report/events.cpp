@@ -36,7 +36,7 @@ std::string field(uint32_t number, Wire wire, const std::string& value) {
   return wire == Wire::kBytes ? key + varint(value.size()) + value : key + value;
 }
 
-// So that a checksum of data that holds checksums is not weak.
+// Masks the checksum, because a checksum of data that contains checksums would be weak.
 uint32_t masked(uint32_t crc) {
   constexpr uint32_t kMask = 0xA282EAD8;
   return std::rotr(crc, 15) + kMask;

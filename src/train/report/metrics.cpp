@@ -29,7 +29,7 @@ std::string kept_lines(const std::string& path, int64_t after_step) {
   return kept;
 }
 
-// Every number of a line but where it belongs, under the name of its key.
+// Writes every number of the line, except its step and time, under the name of its key.
 void write_event(EventFile& events, const nlohmann::ordered_json& line) {
   Scalars scalars;
   for (const auto& [key, value] : line.items())

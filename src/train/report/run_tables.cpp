@@ -38,7 +38,7 @@ RunNumbers derive_numbers(const RunConfig& config, const models::DecoderConfig& 
     numbers.epochs = std::max(numbers.epochs, corpus.mixture().epochs(i, samples));
   numbers.flops_per_step =
       model.train_flops_per_token(std::llround(row_tokens)) * static_cast<double>(numbers.tokens_per_step);
-  // Frozen weights need no gradient of their own: four operations a weight and token instead of six.
+  // Frozen weights need no gradients: four operations for each weight and token instead of six.
   if (config.lora.rank > 0) numbers.flops_per_step *= 2.0 / 3.0;
   numbers.matmul_flops_rate = rate.measured * static_cast<double>(ranks);
   numbers.default_flops_rate = rate.by_default * static_cast<double>(ranks);

@@ -22,7 +22,7 @@ std::string fact(const std::string& value, std::string_view what) {
   return str("<div class=\"fact\"><b>{}</b><span>{}</span></div>\n", html_text(value), what);
 }
 
-// Parts of `whole`, which is as long as the bar.
+// A bar of parts, in which `whole` has the full length.
 std::string bar(const std::vector<std::pair<std::string_view, double>>& parts, double whole) {
   std::string html = "<div class=\"bar\">";
   for (const auto& [colour, part] : parts)

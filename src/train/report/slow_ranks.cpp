@@ -11,7 +11,7 @@ namespace stepc::train {
 
 namespace {
 
-// The lower one of an even number: of two ranks the slow one is not its own measure.
+// The median; of an even number of values the lower one, so that the slower of two ranks is compared with the other.
 double median_of(std::vector<double> values) {
   const auto middle = values.begin() + (std::ssize(values) - 1) / 2;
   std::nth_element(values.begin(), middle, values.end());

@@ -30,7 +30,7 @@ namespace stepc::train {
 
 namespace {
 
-// The others give a rank up that is silent for longer (trainer.cpp).
+// Other ranks give up a rank that is silent for longer (trainer.cpp).
 constexpr double kSecondsBetweenWords = 5;
 constexpr size_t kShown = 5;
 
@@ -57,21 +57,21 @@ void set_micro_batches(RunConfig::Train& train, int64_t count) {
   train.micro_batches = count;
 }
 
-// The config of the run that goes on, if that searched.
+// The config of the run that is continued, if that run searched for its strategy.
 std::optional<RunConfig> searched_before(const RunDirectory& directory) {
   if (!directory.start()) return std::nullopt;
   RunConfig before = saved_run_config(directory.start()->directory);
   return is_searched(before) ? std::optional(std::move(before)) : std::nullopt;
 }
 
-// Micro-batches that are not to be chosen; of what goes on they stay, if they can.
+// The fixed number of micro-batches, if there is one. A continued run keeps its number if it can.
 std::optional<int64_t> micro_batches_of(const RunConfig& config, const std::optional<RunConfig>& before) {
   if (config.given.contains("train.micro_batches")) return config.train.micro_batches;
   const bool can_stay = before && config.train.batch_size % before->train.micro_batches == 0;
   return can_stay ? std::optional(before->train.micro_batches) : std::nullopt;
 }
 
-// What the run that goes on had, where it had as many ranks and no key says otherwise by now.
+// The strategy of the run that is continued, if it had as many ranks and no key asks for another one.
 std::optional<ChosenStrategy> chosen_before(const RunConfig& config, const std::optional<RunConfig>& before,
                                             int64_t ranks) {
   if (!before || strategy_of(*before).mesh.ranks() != ranks) return std::nullopt;

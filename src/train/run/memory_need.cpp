@@ -30,7 +30,7 @@ MemoryNeed memory_need(const RunConfig& config, const ModelDirectory& directory,
   need.loading = file_bytes;
   for (const at::Tensor& parameter : model->parameters()) need.weights += parameter.nbytes();
   for (const auto& [name, tensor] : chosen.optimizer->named_state()) need.optimizer += tensor.nbytes();
-  // Those of micro-batches are added, and scaled ones unscaled, in float32.
+  // Gradients of micro-batches are added, and scaled gradients unscaled, in float32.
   const bool wide = config.train.micro_batches > 1 || chosen.scaler;
   for (const auto& [name, tensor] : trained)
     need.gradients += static_cast<uint64_t>(

@@ -86,7 +86,7 @@ Run::Run(RunConfig config, const Launch& launch, std::shared_ptr<Ranks> ranks, O
     if (checkpoint) progress_.during("loading the checkpoint", [&] { resume_from(*checkpoint); });
     if (from.resumes && !checkpoint) progress_.note("no checkpoint to resume from: starting at step 0");
   }
-  // What the last step of a lost rank was to leave there is written anew.
+  // The lines that a lost rank's last step should have written are written again.
   if (is_first_) metrics_.emplace(directory_.metrics().string(), is_carried_on_ ? step_ - 1 : checkpoint ? step_ : -1);
   if (metrics_ && !last_line_.empty()) metrics_->write(nlohmann::ordered_json::parse(last_line_));
   saver_.emplace(config_, directory_.path(), *learner_, directory_.checkpoint(), files_, ranks_,
@@ -100,7 +100,7 @@ Run::Run(RunConfig config, const Launch& launch, std::shared_ptr<Ranks> ranks, O
 std::string Run::look_for_snapshot(bool resumes) {
   if (!snapshots_) return {};
   const auto& checkpoint = directory_.checkpoint();
-  // A run that begins anew has none; those of the run before go.
+  // A run that begins anew has no snapshots; those of the run before are deleted.
   RunSnapshots::Found found = progress_.during("looking for snapshots in memory", [&] {
     return snapshots_->find(!resumes ? INT64_MAX : checkpoint ? checkpoint->state.step : 0);
   });
@@ -114,7 +114,7 @@ std::string Run::look_for_snapshot(bool resumes) {
 
 Strategy Run::choose(const Launch& launch) {
   if (ranks_ == nullptr || !is_searched(config_)) return strategy_of(config_, launch);
-  // How long the documents of packed rows are decides what attention takes.
+  // The lengths of the documents in packed rows decide how long attention takes.
   const std::optional<double> documents =
       document_tokens(read_corpus(config_, open_model_directory(config_.model.path), progress_, /*is_alone=*/false));
   Progress::Phase phase(progress_, "choosing how the ranks are spread");
@@ -152,7 +152,7 @@ bool Run::carry_on(const LeftBehind* left) {
   if (ranks_ == nullptr || config_.elastic.rejoin_seconds == 0) return false;
   const int64_t saved = directory_.start() ? directory_.start()->state.step : 0;
   const bool is_ours = left != nullptr && left->run == directory_.run() && left->step >= saved;
-  // A number that is not negative: 0 of a rank that has nothing.
+  // The ranks exchange numbers that are not negative: 0 means that a rank has nothing.
   const std::vector<int64_t> have = ranks_->each(is_ours ? left->step + 1 : 0);
   for (const int64_t each : std::set<int64_t, std::greater<>>(have.begin(), have.end())) {
     if (each == 0) break;
@@ -188,8 +188,8 @@ int Run::run() {
     if (const auto loss = evaluate_held_out())
       progress_.note(str("held-out loss before training: {:.4f} nats per byte", *loss));
   }
-  // Exact mode needs none of this where all steps are alike: its recorded steps count, for they have the bits of the
-  // replayed ones.
+  // Exact mode needs none of this if all steps are alike: recorded steps count, because they have the bits of replayed
+  // ones.
   const Mode mode = parse_mode(config_.train.mode);
   if (mode == Mode::kFast || (mode == Mode::kExact && !config_.data.buckets.empty())) compile();
   if (ranks_ != nullptr && is_guarded_) ranks_->stop_listening();
@@ -207,7 +207,7 @@ int Run::run() {
   return 0;
 }
 
-// What is due between this step and the next one.
+// Does the work that is due between this step and the next one.
 void Run::follow_step() {
   if (config_.elastic.check_every > 0 && step_ % config_.elastic.check_every == 0) check_replicas();
   if (step_ == config_.train.steps) return;
@@ -221,7 +221,7 @@ void Run::follow_step() {
   if (config_.elastic.snapshot_every > 0 && step_ % config_.elastic.snapshot_every == 0) take_snapshot();
 }
 
-// Before there is memory for it.
+// Plans the step before its memory is allocated.
 void Run::plan_step(uint64_t kept_bytes) {
   if (config_.train.mode != name_of(Mode::kFast)) return;
   uint64_t largest = 0;
@@ -274,7 +274,7 @@ std::string Run::step_of(int64_t seq) const {
 void Run::read_batch() {
   const auto began = Clock::now();
   batch_ = &batches_.of_step(step_);
-  // A kernel would find it in the middle of a step, on the rank alone whose row it is in.
+  // Otherwise a kernel would find the bad index in the middle of a step, on the one rank that has the row.
   if (ranks_ != nullptr) check_indices(*batch_, learner_->directory().config.vocab_size);
   spent_.batches += seconds_since(began);
 }
@@ -312,7 +312,7 @@ void Run::take_step() {
     wait_for_save();
     const std::string advice = saver_->saved_step() > 0 ? str("the checkpoint of step {} is good", saver_->saved_step())
                                                         : std::string("a lower optim.lr may help");
-    // Neither is ever negative: abs() takes the sign from a NaN.
+    // Neither is ever negative. abs() removes the sign of a NaN.
     throw RunFailure(str("step {}: loss {:.4g}, gradient norm {:.4g}: stopped before saving; {}; {}", step_,
                          std::abs(result.loss), std::abs(result.grad_norm), first_nonfinite(), advice));
   }
@@ -322,14 +322,14 @@ void Run::take_step() {
   }
   const bool recorded = after.recordings != before.recordings || after.verify_seconds != before.verify_seconds;
   if (!recorded) {
-    pace_.add(seconds);
+    step_times_.add(seconds);
     numbers_.note_step(seconds);
   }
   alone([&] { show_step(result, lr, seconds); });
   if (is_profiled) keep_profile();
 }
 
-// A file that cannot be written is no reason to end the run.
+// A profile that cannot be written does not end the run.
 void Run::keep_profile() {
   const std::optional<Profile> profile = learner_->finish_profile();
   if (!profile) return;  // recorded again: the next step may be replayed
@@ -345,7 +345,7 @@ void Run::keep_profile() {
 
 void Run::show_step(const TrainedStep& result, double lr, double seconds) {
   last_line_.clear();
-  const double typical = pace_.recent() > 0 ? pace_.recent() : seconds;
+  const double typical = step_times_.recent() > 0 ? step_times_.recent() : seconds;
   if (!prediction_) prediction_ = learner_->prediction();
   const Stats stats = learner_->stats();
   const StepLine line{.step = step_,
@@ -390,7 +390,7 @@ std::optional<double> Run::evaluate_held_out() {
   return held_out_;
 }
 
-// Asked to keep the best, and this one was just evaluated as such.
+// Whether the run keeps the best checkpoint and this step was just evaluated as the best.
 bool Run::is_best() {
   if (!config_.output.keep_best || !held_out_) return false;
   const bool is_least = metrics_ && *held_out_ <= metrics_->least(kHeldOut);
@@ -442,7 +442,7 @@ void Run::take_snapshot() {
   enter("copying the state to memory");
   const auto began = Clock::now();
   const NamedTensors weights = learner_->weights(), optimizer_state = learner_->state();
-  // Beside what follows, none of it is read.
+  // The snapshot is taken beside the next steps, which read none of it.
   snapshots_->take(state(), ranks_ == nullptr ? std::string() : to_text(strategy_.mesh),
                    [&](const auto& directory, FileSystem& files) {
                      learner_->write_checkpoint(directory, weights, optimizer_state, files);
@@ -479,13 +479,13 @@ int64_t Run::agree(int64_t mine) {
   return ranks_->largest(mine);
 }
 
-// The one word of all ranks before a step writes anything: a save that failed on one (poll()), or a batch that cannot
-// be read or has a bad index, ends all; a signal stops all.
+// The ranks agree once before a step writes anything: a save that failed on one rank (poll()), or a batch that cannot
+// be read or has a bad index, ends all ranks; a signal stops all ranks.
 int Run::received_signal() {
   note(saver_->poll());
   if (ranks_ == nullptr) return StopSignals::received();
   if (!failure_.empty()) ranks_->fail(failure_);
-  // With it goes what a rank has computed in the step before, in microseconds.
+  // The message includes the time that the rank computed in the step before, in microseconds.
   constexpr int kBits = 40;
   constexpr int64_t kMost = (int64_t{1} << kBits) - 1;
   const int64_t computed = std::clamp<int64_t>(std::llround(1e6 * computed_), 0, kMost);

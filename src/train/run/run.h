@@ -23,12 +23,12 @@
 #include "train/config/run_config.h"
 #include "train/report/log_lines.h"
 #include "train/report/metrics.h"
-#include "train/report/pace.h"
 #include "train/report/progress.h"
 #include "train/report/rank_rows.h"
 #include "train/report/report.h"
 #include "train/report/run_tables.h"
 #include "train/report/slow_ranks.h"
+#include "train/report/step_times.h"
 #include "train/run/memory_need.h"
 #include "train/run/run_directory.h"
 #include "train/run/run_saver.h"
@@ -126,7 +126,7 @@ class Run {
   const Batch* batch_ = nullptr;  // of the next step
   RunNumbers numbers_;
   std::optional<Metrics> metrics_;
-  Pace pace_;
+  StepTimes step_times_;
   int64_t step_ = 0;                // steps done
   std::optional<double> held_out_;  // nats per byte after this step
   TimeSpent spent_;

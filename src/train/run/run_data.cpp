@@ -77,7 +77,7 @@ Corpus read_corpus(const RunConfig& config, const ModelDirectory& model, Progres
   options.cache.progress = [&](uint64_t done, uint64_t total) {
     phase.update(str("{} of {} tokenised", human_bytes(done), human_bytes(total)));
   };
-  // Of ranks one does it and the others wait, whichever came first.
+  // One rank does the work, and the others wait for it, in whatever order they arrive.
   if (is_alone)
     options.cache.waiting = [&] { progress.note("another process is tokenising for the same cache: waiting for it"); };
   options.cache.faults = [](const TextFaults& faults) {

@@ -52,7 +52,7 @@ FileLock::Left FileLock::left() const {
   return {launch, launch.size() < all.size() ? first_line(all.substr(launch.size() + 1)) : std::string()};
 }
 
-// A disk that is full is found by others.
+// A full disk is reported elsewhere.
 void FileLock::leave(const Left& lines) const {
   const std::string text = str("{}\n{}\n", first_line(lines.launch), first_line(lines.run));
   if (::ftruncate(descriptor_, 0) != 0 || ::pwrite(descriptor_, text.data(), text.size(), 0) < 0) return;
@@ -99,7 +99,7 @@ void RunDirectory::leave_name(const std::string& launch, const std::string& run)
   lock_->leave({launch, run_});
 }
 
-// A save of such a step would fail, after all the steps before it.
+// Otherwise the save of such a step would fail, after all the steps before it.
 void RunDirectory::refuse_foreign_names(const CheckpointSearch& search) const {
   const int64_t done = checkpoint_ ? checkpoint_->state.step : 0;
   for (const auto& [step, why] : search.foreign)

@@ -21,8 +21,8 @@
 
 namespace stepc::train {
 
-// The step changed the weights: they are made again, from the newest checkpoint or the start, and the batch is looked
-// at op by op.
+// The step has changed the weights. They are computed again, from the newest checkpoint or the start, and the batch is
+// checked op by op.
 std::string Run::first_nonfinite() {
   constexpr double kPatienceSeconds = 120;
   const Progress::Phase phase(progress_, "looking for the first value that is not finite");
@@ -51,7 +51,7 @@ std::vector<RankRow> Run::rank_rows() {
   const auto steps = static_cast<double>(std::max<int64_t>(1, steps_taken_));
   const Stats stats = learner_->stats();
   return gather_rows(*ranks_,
-                     {.step_seconds = pace_.overall(),
+                     {.step_seconds = step_times_.overall(),
                       .comm_seconds = step_traffic_.seconds / steps,
                       .batch_seconds = spent_.batches / steps,
                       .sent_bytes = static_cast<uint64_t>(static_cast<double>(step_traffic_.sent_bytes) / steps),
@@ -102,7 +102,7 @@ void Run::finish() {
   EndOfRun end;
   end.steps = step_;
   end.seconds = seconds_since(began_);
-  end.step_seconds = pace_.overall();
+  end.step_seconds = step_times_.overall();
   end.held_out_before = metrics_->find(0, kHeldOut);
   end.held_out_after = after;
   write_file_synced(directory_.report(), report_html(report_of(end, rows), directory_.metrics()), files_);

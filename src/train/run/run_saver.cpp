@@ -21,7 +21,7 @@ Retention retention_of(const RunConfig& config) {
   return {.last = config.output.keep_last, .every = config.output.keep_every, .best = config.output.keep_best};
 }
 
-// Slices of all ranks made files that anybody reads, with no more than one tensor in memory.
+// Makes plain files from the slices of all ranks, with at most one tensor in memory.
 void make_plain(const std::filesystem::path& checkpoint, uint64_t max_shard_bytes, FileSystem& files) {
   export_model(open_model_directory(checkpoint), checkpoint, max_shard_bytes, files);
   {
@@ -72,7 +72,7 @@ void RunSaver::write_with(const TrainerState& state, bool is_best, const NamedTe
   INTERNAL_CHECK(!is_writing(), "a checkpoint is being saved already");
   step_ = state.step;
   is_best_ = is_best;
-  // Asked now: the step goes on beside what follows.
+  // The Target is read now, because the step continues meanwhile.
   const std::optional<Target> target = learner_.weighed_with();
   auto write_files = [this, &weights, &optimizer_state, target](const auto& directory, FileSystem& files) {
     learner_.write_checkpoint(directory, weights, optimizer_state, files);
@@ -98,7 +98,7 @@ void RunSaver::open_for_all(const TrainerState& state) {
   open_ = ranks_->exchange(mine)[0];
 }
 
-// `work` says whether it has ended here; what it throws ends all ranks.
+// `work` returns whether it has ended on this rank; an exception ends all ranks.
 template <class Work>
 bool RunSaver::all_have(const Work& work) {
   bool has_ended = false;
@@ -146,7 +146,8 @@ void RunSaver::commit(const ManifestFiles& own) {
                       });
 }
 
-// Ranks wait for each other for some time at most, and a save may take longer: so they ask all together.
+// Ranks wait for each other only for a limited time, and a save may take longer, so they ask together until it has
+// ended.
 std::optional<std::string> RunSaver::wait() {
   if (ranks_ == nullptr) return acknowledge(saver_.wait());
   constexpr std::chrono::milliseconds kPause{20};

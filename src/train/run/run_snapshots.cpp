@@ -34,7 +34,7 @@ namespace {
 constexpr uint64_t kMostBootText = 128;
 constexpr int64_t kMostRank = INT32_MAX;
 
-// The same for processes that see the same files in it, on one machine.
+// A name of the directory that is the same for all processes on a machine that see the same files.
 std::string place_of(const fs::path& memory) {
   struct stat found {};
   USER_CHECK(::stat(memory.c_str(), &found) == 0,
@@ -74,13 +74,13 @@ int64_t Machines::holder(int64_t rank, int64_t copy, int64_t copies) const {
   INTERNAL_CHECK(copy >= 0 && copy < copies && copies < count(), "copy {} of {} on {} machines", copy, copies, count());
   const std::vector<int64_t>& own = ranks(of(rank));
   const auto place = static_cast<size_t>(std::ranges::find(own, rank) - own.begin());
-  // With one copy half a ring away: machines that stand beside each other tend to be gone together.
+  // A single copy lies half a ring away: neighbouring machines tend to fail together.
   const int64_t apart = std::max<int64_t>(1, count() / (copies + 1));
   const std::vector<int64_t>& there = ranks((of(rank) + (copy + 1) * apart) % count());
   return there[place % there.size()];
 }
 
-// What all say of one snapshot.
+// What all ranks know of one snapshot.
 struct RunSnapshots::Known {
   std::string snapshot;
   std::string mesh;
@@ -140,7 +140,7 @@ void RunSnapshots::together(const std::function<void()>& work) {
   }
 }
 
-// Of the parts in this machine's memory those that are this rank's to look at, byte by byte: its ranks share them.
+// Checks the parts in this machine's memory byte by byte. The machine's ranks share the parts among them.
 std::string RunSnapshots::describe_own() const {
   const std::vector<int64_t>& here = machines_.ranks(machines_.of(rank()));
   const auto own = static_cast<size_t>(std::ranges::find(here, rank()) - here.begin());
@@ -229,8 +229,8 @@ RunSnapshots::Found RunSnapshots::find(int64_t least) {
   return found;
 }
 
-// What a machine lacks, to the ranks there in turn. Of those that have a part the first one sends it. How many parts
-// this rank's machine has got.
+// Sends the parts that a machine lacks to its ranks in turn; the first rank that has a part sends it. Returns how many
+// parts this rank's machine has got.
 size_t RunSnapshots::fetch(const Known& known) {
   std::vector<Transfer> transfers;
   size_t fetched = 0;
@@ -319,8 +319,8 @@ bool RunSnapshots::take(const TrainerState& state, const std::string& mesh,
   return true;
 }
 
-// On a thread of its own. Ranks send and receive in one order of all transfers: of those that are left, the first one's
-// two ranks are at it.
+// Runs on a thread of its own. Ranks send and receive in one order of all transfers, so the two ranks of the first
+// remaining transfer are always at work on it.
 RunSnapshots::Done RunSnapshots::finish(const std::string& snapshot, int64_t step, const std::string& mesh) {
   const auto began = Clock::now();
   own_.files().end();
@@ -340,7 +340,7 @@ RunSnapshots::Done RunSnapshots::finish(const std::string& snapshot, int64_t ste
   return {bytes_of(own), seconds_since(began)};
 }
 
-// Whether none is under way any more, on any rank; then the last one is what a run goes on from.
+// Whether no snapshot is in progress on any rank; then a run can continue from the last one.
 bool RunSnapshots::settle() {
   if (under_way_.empty()) return true;
   const bool is_done = done_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
@@ -356,7 +356,8 @@ bool RunSnapshots::settle() {
   return true;
 }
 
-// Ranks wait for each other for some time at most, and this may take longer: so they ask all together.
+// Ranks wait for each other only for a limited time, and a snapshot may take longer, so they ask together until it has
+// ended.
 void RunSnapshots::wait() {
   constexpr std::chrono::milliseconds kPause{2};
   while (!settle()) std::this_thread::sleep_for(kPause);

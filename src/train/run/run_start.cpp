@@ -26,8 +26,8 @@ namespace stepc::train {
 
 namespace {
 
-// A checkpoint is whole without the directory that the run began from; one that is there is of the same model. What it
-// was saved in is for stepc to choose (saved_dtype()).
+// A checkpoint is complete without the directory from which the run began. If that directory exists, it must be of the
+// same model; stepc may save in another dtype (saved_dtype()).
 void check_same_model(const std::string& path, const ModelDirectory& resumed) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) return;
@@ -52,7 +52,7 @@ ModelDirectory start_directory(const RunConfig& config, const RunDirectory& dire
   return model;
 }
 
-// A run goes on with the plan that it had.
+// A continued run keeps its plan.
 std::optional<Target> resumed_target(const RunConfig& config, const RunDirectory& directory) {
   const auto& checkpoint = directory.start();
   if (!checkpoint || parse_memory_budget(config.memory.budget).kind != MemoryBudget::Kind::kAuto) return std::nullopt;

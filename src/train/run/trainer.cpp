@@ -40,18 +40,18 @@ namespace stepc::train {
 namespace {
 
 constexpr std::chrono::seconds kToMeet{60};
-// That a rank which was not asked to stop waits for its own agent to ask: one that ended by itself would count as a
-// failure there.
+// How long a rank that was not asked to stop waits for its own agent's signal: the agent counts a rank that ends by
+// itself as a failure.
 constexpr std::chrono::seconds kToBeStopped{10};
 
-// Of the file that runs: equal plans of unlike programs may still compute otherwise.
+// The hash of the running program's file: different programs may compute equal plans differently.
 std::string program_hash() {
   std::ifstream file("/proc/self/exe", std::ios::binary);
   const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   return hash_text(hash_bytes(std::as_bytes(std::span(bytes))));
 }
 
-// One plan is of one number of threads: the least that a machine gives its ranks.
+// A plan fixes one number of threads: the smallest that a machine gives its ranks.
 void use_common_threads(RunConfig& config, Ranks& ranks) {
   int64_t least = config.train.threads;
   for (const std::string& given : ranks.exchange(str("{}", least))) least = std::min(least, int64_t{std::stoll(given)});
@@ -62,7 +62,7 @@ void use_common_threads(RunConfig& config, Ranks& ranks) {
   config = use_threads(std::move(config));
 }
 
-// Whoever connects before all have met takes one.
+// A process that connects before all ranks have met takes an open file.
 void take_all_open_files() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -74,19 +74,19 @@ std::chrono::milliseconds milliseconds_of(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(1000 * seconds));
 }
 
-// Whoever read what ranks say may be gone with the agent. During the run StopSignals asks to save and stop then; what
-// is said before and after it is lost, and nothing else.
+// The agent that reads the ranks' output may be gone. During the run StopSignals asks the run to save and stop then;
+// otherwise only the output is lost.
 void outlive_readers() { std::signal(SIGPIPE, SIG_IGN); }
 
-// Agents stop their ranks one after the other when others come or go, and all ranks stop with the first of them.
+// Agents stop their ranks one after the other when ranks come or go, and all ranks stop with the first one.
 void wait_for_own_agent(const Launch& launch, int status) {
   if (!launch.has_agents() || status <= StopSignals::exit_code(0) || StopSignals::received() != 0) return;
   std::fflush(nullptr);
   std::this_thread::sleep_for(kToBeStopped);  // SIGTERM ends it
 }
 
-// Does it. A rank that ends there leaves what it did last, and says where it was. `has_begun`: else what is wrong with
-// its input is for the person who started it alone.
+// Does the work. A rank that ends in it writes down what it did last, and where it was. `has_begun`: before that, an
+// error in the input is reported only to the person who started this rank.
 template <class Work>
 auto leaving_its_flight(Ranks* ranks, bool has_begun, const Work& work) {
   if (ranks == nullptr) return work();
@@ -107,19 +107,19 @@ auto leaving_its_flight(Ranks* ranks, bool has_begun, const Work& work) {
   }
 }
 
-// From the meeting of the ranks to the end of the run, or of one of them. `rejoins`: this rank has lost others before.
-// `left`: what it has kept of that run, and of this one, should it lose others again.
+// Runs from the ranks' meeting to the end of the run or of one rank. `rejoins`: this rank has lost others before.
+// `left`: what this rank has kept of the run before, and keeps of this one for the next time.
 int train_together(RunConfig config, const Launch& launch, bool resume, bool rejoins, FileSystem& files,
                    const std::filesystem::path& profile, std::optional<LeftBehind>& left) {
   const bool may_rejoin = config.elastic.rejoin_seconds > 0;
-  // A rank that has not answered for that long is given up: soon all the others have ended.
+  // A rank that has not answered for this time is given up: soon all others have ended.
   const std::chrono::milliseconds to_answer = milliseconds_of(config.elastic.stall_seconds);
   const std::chrono::milliseconds to_meet =
       rejoins ? milliseconds_of(config.elastic.rejoin_seconds) : std::chrono::milliseconds(kToMeet);
   const std::shared_ptr<Ranks> ranks = launch.ranks > 1 ? Ranks::join(launch, to_meet, to_answer) : nullptr;
   std::optional<Run> run;
   or_fail_together(ranks.get(), [&] {
-    // What the attempt before has saved is this run's own.
+    // The checkpoints of the attempt before belong to this run.
     Continuation from{.resumes = resume || rejoins || launch.restart > 0, .launch = launch.run};
     if (ranks != nullptr) {
       check_same(*ranks, "the program", program_hash());
@@ -141,7 +141,8 @@ int train_together(RunConfig config, const Launch& launch, bool resume, bool rej
   try {
     int status = 0;
     {
-      // Not for the run alone: agents stop a rank that has lost others, and it still has to say so.
+      // The signals are caught for longer than the run: agents stop a rank that has lost others, and it must still
+      // report that.
       const StopSignals signals;
       status = leaving_its_flight(ranks.get(), /*has_begun=*/true, [&] { return run->run(); });
     }

@@ -11,8 +11,8 @@
 namespace stepc::train {
 namespace {
 
-// How much text each token stands for; added tokens such as the separator between documents stand for none. A token
-// twice less the token once: alone, a tokenizer may drop the space that it begins with.
+// The number of bytes of each token's text; added tokens, such as the separator between documents, have none. It is the
+// length of the token twice less that of the token once, because a tokenizer may drop a leading space.
 std::vector<int64_t> bytes_of_tokens(const Tokenizer& tokenizer) {
   std::vector<int64_t> bytes(static_cast<size_t>(tokenizer.vocab_size()));
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {

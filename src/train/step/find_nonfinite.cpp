@@ -42,7 +42,7 @@ bool is_bad(const c10::IValue& value) {
   return false;
 }
 
-// What the observers of ops on this thread know.
+// The state of the observers of ops on this thread.
 struct Search {
   std::map<int64_t, std::string> module_of;  // by the sequence number that autograd gives to the op's node
   std::string backward_of;                   // the module whose backward runs now

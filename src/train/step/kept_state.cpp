@@ -24,7 +24,7 @@ std::string RankLearner::plan_hash() const {
   return hashes;
 }
 
-// Updates stand at a step's end, or as early as memory wants it. Gradients that are added up are of this step alone.
+// Updates run at a step's end, or earlier if that saves memory. Gradients that are added up belong to this step alone.
 bool RankLearner::may_have_changed() const {
   if (doing_ != Doing::kProgram) return doing_ == Doing::kUnknown;
   const std::vector<Flight::Noted> last = ranks_->flight().last(1);

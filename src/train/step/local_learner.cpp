@@ -30,7 +30,7 @@ std::string saved_dtype(const std::string& from, const std::string& compute) {
 }
 
 namespace {
-// Whether a call between the two was replayed, or ran as it is because no plan came of it: one eager step says so.
+// Whether a call between the two statistics was replayed, or is eager for good: one eager step shows this.
 bool is_settled(const Stats& before, const Stats& after) {
   return after.replays > before.replays ||
          after.eager_calls + before.verifications > before.eager_calls + after.verifications;
@@ -65,7 +65,7 @@ void LocalLearner::load(const RunConfig& config) {
   for (const at::Tensor& buffer : model_->buffers())
     INTERNAL_CHECK(!is_virtual(buffer), "a buffer of the model has no values");
   load_weights(directory_, model_);
-  // The state that an optimizer of these weights makes, under the handles that the planned step knows.
+  // The state that the optimizer makes for these weights, in the tensors that the planned step knows.
   const NamedTensors made = choose_optimizer(config, models::trainable_parameters(model_)).optimizer->named_state();
   const NamedTensors planned = optimizer_.optimizer->named_state();
   for (size_t i = 0; i < made.size(); ++i) at::Tensor(planned[i].second).set_data(made[i].second);
@@ -77,7 +77,7 @@ void LocalLearner::finish_loading(const RunConfig& config) {
   directory_.config.dtype = saved_dtype(directory_.config.dtype, config.model.compute);
 }
 
-// From the files once more, so that all of them are never there beside the optimizer's state.
+// Reads the weights from the files again, so that they are never all in memory beside the optimizer's state.
 void LocalLearner::load_masters(const ModelDirectory& from) {
   const at::NoGradGuard no_grad;
   const auto masters = master_weights(*optimizer_.optimizer);

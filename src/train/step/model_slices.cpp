@@ -48,7 +48,7 @@ uint64_t saved_bytes(const SavedSlices& weights, const SavedSlices& state, const
 }
 
 namespace {
-// `of`: what the bytes of both lists depend on beside them.
+// `of`: further values on which the bytes of both lists depend.
 template <typename List, typename... Of>
 CopiesNeed copies_of(const RunConfig& config, const List& weights, const List& state, const Of&... of) {
   CopiesNeed need;

@@ -27,7 +27,7 @@ namespace stepc::train {
 
 namespace {
 
-// What an optimizer keeps for all parameters together, as it is before the first step.
+// The optimizer's state for all parameters together, before the first step.
 NamedTensors shared_state(const RunConfig& config, at::ScalarType compute) {
   const std::string name = "any";
   const at::Tensor parameter = at::zeros({1}, compute).requires_grad_();
@@ -87,7 +87,7 @@ CompileOptions RankLearner::compile_options() const {
   return options;
 }
 
-// Those that come later find the parameters as the first one has split them.
+// Later programs find the parameters as the first one has split them.
 std::unique_ptr<RankProgram> RankLearner::program_of(VirtualPlan captured, Context context) {
   CompileOptions options = compile_options();
   options.strategy.context = context;
@@ -219,20 +219,20 @@ TrainedStep RankLearner::step(const Batch& batch, double lr) {
 }
 
 std::vector<at::Tensor> RankLearner::run_staged(StagedStep& step, const std::vector<at::Tensor>& rows) {
-  StagedStep::Watch watch;
-  if (is_timed_) watch.times = &timed_;
-  watch.on_update = [&](const StageRun& update) {
+  StagedStep::Probes probes;
+  if (is_timed_) probes.times = &timed_;
+  probes.on_update = [&](const StageRun& update) {
     doing_ = Doing::kUnknown;
     if (update.programs().size() == 1) note_run_of(*update.programs()[0]);  // of the only stage
   };
   const bool is_compared =
       std::ranges::any_of(step.programs(), [](const RankProgram* program) { return program->must_verify(); });
   doing_ = is_compared ? Doing::kUnknown : Doing::kGradients;
-  return step.begin(rows, watch).outputs;
+  return step.begin(rows, probes).outputs;
 }
 
 double RankLearner::summed_loss(const Batch& rows) {
-  // As many rows as ever, so that one program does for all.
+  // The batch always has this number of rows, so one program is enough.
   const Batch batch = with_rows(rows, config_.train.batch_size);
   const auto loss = [&](const std::vector<at::Tensor>& tensors) {
     const at::NoGradGuard no_grad;
@@ -246,8 +246,8 @@ double RankLearner::summed_loss(const Batch& rows) {
       .item<double>();
 }
 
-// Rows of some lengths alone, each twice the one before: a program does for many. What is behind the text does not
-// reach what is before it.
+// Rows are padded to the next of a few lengths, each twice the one before, so few programs are needed. Padding behind
+// the text does not influence the text before it.
 at::Tensor RankLearner::next_logits(const std::vector<int64_t>& ids) {
   constexpr int64_t kShortest = 64;
   const auto count = static_cast<int64_t>(ids.size());
@@ -264,7 +264,7 @@ at::Tensor RankLearner::next_logits(const std::vector<int64_t>& ids) {
     return model_->logits_at(given.at(0), given.at(1));
   };
   const std::vector<ModuleRef> modules = {model_};
-  // Its lengths are not those of training, and a ring may take these alone.
+  // The lengths are not those of training, and only a ring accepts all of them.
   const at::Tensor logits = run_other(
                                 str("logits {}", seq), Context::kByPrice,
                                 [&] { return stepc::plan(at_place, modules, {}, tensors); }, tensors)
@@ -350,7 +350,8 @@ void RankLearner::restore_from(ModelDirectory directory) {
   load(config_);
 }
 
-// Ranks run one text, so of what they find the earliest instruction is the cause, and collectives spread it.
+// All ranks run the same Schedule, and collectives spread a value, so the earliest instruction that any rank finds is
+// the cause.
 std::optional<std::string> RankLearner::find_nonfinite_in(const Batch& batch) {
   std::string bad_weight;
   for (const auto& [own, tensor] : model_->named_parameters().pairs())

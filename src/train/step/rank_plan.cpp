@@ -27,7 +27,7 @@ namespace stepc::train {
 
 namespace {
 
-// What a step does in one piece, or with the micro-batches of a round, or behind them.
+// The functions of a step in one piece, of the micro-batches of a round, or of its update.
 struct PlannedParts {
   std::string name;
   StageParts parts;
@@ -53,13 +53,13 @@ class StagePlanner {
   CompileOptions& options() { return options_; }
   [[nodiscard]] bool is_calibrated() const { return known_.is_calibrated; }
 
-  // In one piece, on the only stage.
+  // A step in one piece, on the only stage.
   PlannedParts whole(const VirtualPlan& captured) {
     PlannedParts out = on_all("the step", 1);
     out.timeline.seconds = add(out, out.name, 1, captured.trace, options_).seconds;
     return out;
   }
-  // A function that every rank runs so often.
+  // A function that every rank runs this often.
   PlannedParts everywhere(const std::string& name, const Graph& graph, int64_t times, int64_t ranks) {
     PlannedParts out = on_all(name, ranks);
     CompileOptions own = options_;
@@ -92,7 +92,7 @@ class StagePlanner {
     return out;
   }
 
-  // What the first of the ranks at that place along pp has.
+  // The state of the first rank at that place along pp.
   [[nodiscard]] ShardedState state_of(const std::vector<PlannedParts>& planned, int64_t rank) const {
     ShardedState state(options_.strategy.mesh, Ranks::threads(1)[0]);
     for (const PlannedParts& one : planned)
@@ -100,7 +100,7 @@ class StagePlanner {
         if (one.parts.program.functions[f].rank == rank) state.add(one.schedules[f]);
     return state;
   }
-  // Of its functions and what lies between them.
+  // The bytes of a rank's functions and of the values between them.
   static uint64_t step_bytes(const PlannedParts& planned, int64_t rank) {
     uint64_t bytes = 0;
     for (size_t f = 0; f < planned.schedules.size(); ++f)
@@ -150,7 +150,7 @@ const StagePlan& RankPlan::largest() const { return *std::ranges::max_element(st
 
 namespace {
 
-// The first has the passes.
+// Returns the parts of a step; the first one has the passes.
 std::vector<PlannedParts> plan_parts(const VirtualPlan& captured, int64_t micro_batches, StagePlanner& planner,
                                      StageCuts& cuts) {
   const BatchCut cut = cut_in_time(captured, micro_batches, planner.kernels(), planner.options());
@@ -227,7 +227,7 @@ RankPlan plan_rank(const CapturedRun& run, const RunConfig& config, const Strate
 
 namespace {
 
-// Its exchanges hide behind nothing but its own work.
+// A rank's exchanges hide only behind its own work.
 std::string time_of_one_stage(const RankPlan& plan) {
   Prediction sum = plan.prediction;
   for (const RankPart& part : plan.stages[0].parts) {

@@ -15,7 +15,7 @@ namespace stepc::train {
 
 namespace {
 
-// Of tokens that nobody reads, in rows of one document each or of several.
+// A batch of arbitrary tokens, in rows of one document each or of several.
 Batch made_up_batch(int64_t rows, int64_t tokens, bool packs_documents) {
   const VirtualRegion shapes_alone;
   const auto zeros = [&] { return at::zeros({1, rows, tokens}, at::kLong); };
@@ -69,7 +69,7 @@ SearchSubject search_subject(const RunConfig& config, const models::DecoderConfi
   subject.overlaps = config.parallel.overlap;
   subject.tokens = tokens;
   subject.flops_per_token = shape.train_flops_per_token(tokens);
-  // Of twice the tokens causal attention has as many pairs for each as full attention has of these.
+  // Causal attention over twice as many tokens has as many pairs for each token as full attention has over these.
   subject.full_attention_flops_per_token = shape.train_flops_per_token(2 * tokens);
   return subject;
 }

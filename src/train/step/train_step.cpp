@@ -20,7 +20,7 @@ std::vector<at::Tensor> parameters_of(const ChosenOptimizer& chosen) {
 
 at::ScalarType sum_type(const at::Tensor& gradient) { return at::promote_types(gradient.scalar_type(), at::kFloat); }
 
-// Gradients of bfloat16 and float16 parameters become float32, in which those of micro-batches are added up.
+// Makes gradients of bfloat16 and float16 parameters float32, in which micro-batches' gradients are added up.
 void widen_gradients(const std::vector<at::Tensor>& parameters) {
   const at::NoGradGuard no_grad;
   for (const at::Tensor& parameter : parameters) {
@@ -29,7 +29,7 @@ void widen_gradients(const std::vector<at::Tensor>& parameters) {
   }
 }
 
-// Adds the gradient of its loss, which it returns.
+// Adds the gradient of the micro-batch's loss, and returns the loss.
 at::Tensor add_gradient(models::Decoder& model, const ChosenOptimizer& chosen, const Batch& micro,
                         const at::Tensor& token_count) {
   const at::Tensor loss = model->loss(micro.tokens, micro.labels, token_count, micro.documents);
@@ -37,7 +37,7 @@ at::Tensor add_gradient(models::Decoder& model, const ChosenOptimizer& chosen, c
   return loss.detach();
 }
 
-// Clips the gradient that lies at the parameters.
+// Clips the parameters' gradients.
 Gradient finish_gradient(const ChosenOptimizer& chosen, const std::vector<at::Tensor>& parameters, double clip) {
   Gradient gradient;
   if (chosen.scaler) gradient.overflow = chosen.scaler->unscale_(parameters);
@@ -45,7 +45,8 @@ Gradient finish_gradient(const ChosenOptimizer& chosen, const std::vector<at::Te
   return gradient;
 }
 
-// Leaves the batch's clipped gradient at the parameters. `adds_up`: it is a sum of micro-batches', here or elsewhere.
+// Computes the batch's clipped gradient into the parameters. `adds_up`: it is a sum over micro-batches, here or
+// elsewhere.
 Gradient gradient_of(models::Decoder& model, const ChosenOptimizer& chosen, const Batch& batch, double clip,
                      bool adds_up) {
   const at::Tensor token_count = models::count_tokens(batch.labels);

@@ -64,7 +64,7 @@ struct Hints {
   // more than a number a token is not split so: it is too small to be worth a second collective.
   const std::map<Axis, std::vector<Sharding>>* sequence = nullptr;
   int64_t tokens = 0;
-  // Whether that is in zig-zag: of twice as many stretches as ranks each has an early and a late one.
+  // Whether that is in zig-zag: of twice as many chunks as ranks each has an early and a late one.
   bool zigzags = false;
   // Where the sequence is split over cp, whether attention goes by heads, or around a ring.
   bool by_heads = false, around_ring = false;
@@ -492,7 +492,7 @@ class Propagation {
     for (const Offer& other : chosen) splits.push_back(other.split);
     const Factor& factor = rule.factors[split.at];
     if (!fit_together(splits, split.at, factor.size)) return false;
-    // Places that indices choose are one stretch a rank, along one piece.
+    // Places that indices choose are one range a rank, along one piece.
     if (rule.indexed && static_cast<size_t>(rule.indexed->factor) == split.at) {
       if (split.piece.zigzags || split.piece.extent * split.inner != factor.size) return false;
       for (const Offer& other : chosen)

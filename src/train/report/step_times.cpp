@@ -1,4 +1,4 @@
-#include "train/report/pace.h"
+#include "train/report/step_times.h"
 
 #include <algorithm>
 
@@ -14,13 +14,13 @@ double median(std::vector<double> values) {
 
 }  // namespace
 
-void Pace::add(double seconds) { seconds_.push_back(seconds); }
+void StepTimes::add(double seconds) { seconds_.push_back(seconds); }
 
-double Pace::recent() const {
+double StepTimes::recent() const {
   const size_t count = std::min(window_, seconds_.size());
   return median({seconds_.end() - static_cast<std::ptrdiff_t>(count), seconds_.end()});
 }
 
-double Pace::overall() const { return median(seconds_); }
+double StepTimes::overall() const { return median(seconds_); }
 
 }  // namespace stepc::train

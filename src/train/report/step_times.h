@@ -7,9 +7,9 @@
 
 namespace stepc::train {
 
-class Pace {
+class StepTimes {
  public:
-  explicit Pace(size_t window = 31) : window_(window) {}
+  explicit StepTimes(size_t window = 31) : window_(window) {}
 
   void add(double seconds);
   // Median of the last steps; 0 before the first.
