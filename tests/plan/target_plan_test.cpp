@@ -256,6 +256,42 @@ TEST(TargetPlan, ACallThatOnlyHasTheNameOfAttentionHasNoWorkspace) {
   EXPECT_GT(plan_for_target(trace, named_target("h100"), true).timeline.seconds, 0);
 }
 
+// A batch of the host's goes to the card, where the weight is.
+constexpr std::string_view kFromHost = R"(stepc.trace 1
+device cuda:0
+storage s0 bytes=262144 external
+storage s1 bytes=65536 external device
+storage s2 bytes=262144 device
+storage s3 bytes=4096 device
+storage s4 bytes=4 escapes device
+%0: f32[64, 1024] @s0 = batch "0"
+%1: f32[1024, 16] @s1 = parameter "w"
+call 0 %2: f32[64, 1024] @s2 = aten::_to_copy(%0, none, none, device:cuda:0, none, false, none) | forward ""
+call 1 %3: f32[64, 16] @s3 = aten::mm(%2, %1) | forward "layer"
+call 2 %4: f32[] @s4 = aten::sum(%3, none) | forward ""
+return %4
+ticks 0
+)";
+
+TEST(TargetPlan, WhatLiesInTheHostsMemoryIsCountedApart) {
+  for (const bool as_recorded : {false, true}) {
+    const TargetPlan plan = plan_for_target(parse_trace(kFromHost), named_target("h100"), as_recorded);
+    const Schedule& schedule = plan.schedule;
+    EXPECT_EQ(schedule.device, "cuda:0");
+    EXPECT_EQ(schedule.input_bytes() + schedule.peak_bytes() - plan.needed_bytes(), 262144U);
+    EXPECT_GE(plan.needed_bytes(), 65536U + 262144 + 4096) << "the weight, the batch on the card, the product";
+    EXPECT_NE(plan.summary().find(", 256.0 KiB of these in the host's memory"), std::string::npos) << plan.summary();
+    EXPECT_EQ(parse_schedule(plan.text()), schedule);
+    if (as_recorded) continue;
+    EXPECT_EQ(plan.memory->at_peak[static_cast<size_t>(ByteClass::kBatch)], 0U);
+    EXPECT_EQ(plan.memory->at_peak[static_cast<size_t>(ByteClass::kParameters)], 65536U);
+  }
+  // Where a CPU is asked for, all is its memory.
+  const TargetPlan on_cpu = plan_for_target(parse_trace(kFromHost), {}, false);
+  EXPECT_EQ(on_cpu.schedule.device, "");
+  EXPECT_EQ(on_cpu.needed_bytes(), on_cpu.schedule.input_bytes() + on_cpu.schedule.peak_bytes());
+}
+
 TEST(TargetPlan, WhatIsLargerThanTheGpuIsSaid) {
   Target small = named_target("h100");
   small.gpu->memory_bytes = 1024;
