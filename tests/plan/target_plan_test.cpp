@@ -9,6 +9,7 @@
 #include "cost/named_target.h"
 #include "plan/gpu_allocations.h"
 #include "plan/plan_graph.h"
+#include "plan/rank_graph.h"
 #include "schedule/verify_kernels.h"
 #include "tests/expect_user_error.h"
 
@@ -290,6 +291,32 @@ TEST(TargetPlan, WhatLiesInTheHostsMemoryIsCountedApart) {
   const TargetPlan on_cpu = plan_for_target(parse_trace(kFromHost), {}, false);
   EXPECT_EQ(on_cpu.schedule.device, "");
   EXPECT_EQ(on_cpu.needed_bytes(), on_cpu.schedule.input_bytes() + on_cpu.schedule.peak_bytes());
+}
+
+// What a rank's functions are cut from is made as the step of one process is.
+TEST(TargetPlan, ARanksStepTakesDocumentsAsItsMachineDoes) {
+  const Graph graph = parse_graph("stepc.graph 1\n" + packed_attention(64));
+  const auto count = [](const Graph& of, GraphOutput::Kind kind) {
+    return std::ranges::count(of.outputs, kind, &GraphOutput::kind);
+  };
+  for (const char* card : {"h100", ""}) {
+    const Target target = *card == 0 ? Target() : named_target(card);
+    const Graph local = rank_graph(graph, {}, target.features);
+    EXPECT_EQ(count(local, GraphOutput::Kind::kGuard), *card == 0 ? 0 : 1) << card;
+    for (const GraphTensor& tensor : local.tensors)
+      EXPECT_LT(element_count(tensor.type.shape), 2 * 4 * 64 * 64 + 1) << "a mask";
+    PlanGraphOptions options;
+    options.target = target;
+    const auto said = [](const Schedule& schedule) {
+      std::vector<std::string> out;
+      for (const Instruction& one : schedule.instructions)
+        out.push_back(str("{} {}: {}", name_of(one.kind), one.op, one.why));
+      return out;
+    };
+    const Schedule whole = plan_graph(graph, nullptr, options).plan.schedule;
+    options.passes.without = done_to_functions();
+    EXPECT_EQ(said(plan_graph(local, nullptr, options).plan.schedule), said(whole)) << card;
+  }
 }
 
 TEST(TargetPlan, WhatIsLargerThanTheGpuIsSaid) {
