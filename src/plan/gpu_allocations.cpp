@@ -33,7 +33,11 @@ void allocate_tensors(Trace& trace) {
     const Storage& storage = trace.storages[s];
     const auto [first, last] = uses[s];
     if (storage.external || storage.bytes == 0 || first == kNever) continue;
-    Allocation one{.call = CallId(first), .bytes = storage.bytes, .storage = StorageId(s), .kept = storage.escapes};
+    Allocation one{.call = CallId(first),
+                   .bytes = storage.bytes,
+                   .storage = StorageId(s),
+                   .kept = storage.escapes,
+                   .space = storage.space};
     one.first = begin_of(static_cast<size_t>(first));
     one.last = storage.escapes ? trace.ticks : begin_of(static_cast<size_t>(last)) + 2;
     trace.allocations.push_back(one);
@@ -69,8 +73,12 @@ Trace with_gpu_allocations(Trace trace, const Features& features) {
     if (!workspaces.empty() && workspaces.back().call == one.call) continue;
     const uint64_t bytes = workspace_of(trace, trace.calls[one.call.index()], features);
     if (bytes > 0)
-      workspaces.push_back(
-          {.call = one.call, .bytes = bytes, .first = one.first, .last = one.first + 1, .storage = {}});
+      workspaces.push_back({.call = one.call,
+                            .bytes = bytes,
+                            .first = one.first,
+                            .last = one.first + 1,
+                            .storage = {},
+                            .space = trace.device.empty() ? Space::kHost : Space::kDevice});
   }
   trace.allocations.insert(trace.allocations.end(), workspaces.begin(), workspaces.end());
   std::ranges::stable_sort(trace.allocations, {}, &Allocation::call);

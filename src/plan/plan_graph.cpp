@@ -355,14 +355,6 @@ PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGra
   return planned;
 }
 
-Graph rank_graph(const Graph& captured, const Strategy& strategy, const std::optional<Fp8Recipe>& fp8) {
-  RunOptions passes;
-  passes.settings.strategy = strategy;
-  passes.settings.fp8 = fp8;
-  passes.without = {"recompute", "merge_collectives", "cut_exchanges", "split_collectives", "fuse", "order"};
-  return run_passes(captured, passes).graph;
-}
-
 const std::vector<std::string>& done_to_functions() {
   static const std::vector<std::string> kDone = {"check_indices", "propagate_shardings", "fp8", "partition"};
   return kDone;

@@ -62,10 +62,8 @@ struct PlannedGraph {
 // if a budget of bytes has room for it without recomputation. Throws UserError for a step that no Schedule can run.
 PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGraphOptions& options);
 
-// One rank's step of the strategy's mesh as core ops, before memory is decided: it is what gets cut into functions
-// (passes/stages). `captured`: the result of functionalise().
-Graph rank_graph(const Graph& captured, const Strategy& strategy, const std::optional<Fp8Recipe>& fp8 = {});
-// The passes that planning such a function leaves out: the whole step has been through them.
+// The passes that planning a function of a rank's step (plan/rank_graph.h) leaves out: the whole step has been through
+// them.
 const std::vector<std::string>& done_to_functions();
 
 }  // namespace stepc

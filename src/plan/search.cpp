@@ -248,7 +248,7 @@ class Searcher {
     if (is_cut(one)) {
       Strategy& strategy = options.passes.settings.strategy;
       strategy.context = context_of(step, options);
-      const BatchCut cut = cut_in_time(step, one.micro_batches, strategy);
+      const BatchCut cut = cut_in_time(step, one.micro_batches, strategy, options.target.features);
       options.passes.without = done_to_functions();
       const auto times = static_cast<double>(one.micro_batches);
       for (const BatchCut::Round& round : cut.rounds) {
@@ -388,8 +388,9 @@ class Searcher {
         stage_order(options_.pins.order, one.pp, one.micro_batches, options_.pins.chunks).splits_backward();
     const auto take = [&](const Graph& step, int64_t a_stage) {
       PlanGraphOptions options = options_of(step, a_stage);
-      const StepCut cut = cut_layers(cut_in_time(step, one.micro_batches, options.passes.settings.strategy), shown,
-                                     a_stage, splits, recompute);
+      BatchCut in_time =
+          cut_in_time(step, one.micro_batches, options.passes.settings.strategy, options.target.features);
+      const StepCut cut = cut_layers(std::move(in_time), shown, a_stage, splits, recompute);
       return take_stages(cut, shown, one.micro_batches, options);
     };
     if (deeper == kShallow) {

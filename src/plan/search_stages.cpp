@@ -11,6 +11,7 @@
 #include "passes/stages/cut_stages.h"
 #include "passes/stages/place_nodes.h"
 #include "passes/stages/recompute_stages.h"
+#include "plan/rank_graph.h"
 #include "plan/stages/price_pipeline.h"
 
 namespace stepc {
@@ -64,10 +65,10 @@ void count_values(const StageCut& cut, StagesTaken& taken) {
 
 }  // namespace
 
-BatchCut cut_in_time(const Graph& step, int64_t micro_batches, Strategy& strategy) {
+BatchCut cut_in_time(const Graph& step, int64_t micro_batches, Strategy& strategy, const Features& features) {
   Strategy in_time = strategy;
   in_time.mesh.axes.push_back({std::string(kMicroBatchAxis), micro_batches});
-  const Graph local = rank_graph(step, in_time);
+  const Graph local = rank_graph(step, in_time, features);
   keep_parameters(strategy, local);
   return cut_batch(local, strategy.zero);
 }

@@ -91,11 +91,11 @@ std::vector<uint64_t> live_bytes_of(const Schedule& schedule) {
   std::vector<int64_t> change(count + 1, 0);
   for (size_t b = 0; b < schedule.buffers.size(); ++b) {
     const Buffer& buffer = schedule.buffers[b];
-    if (lives[b].first_use >= count || (buffer.kind != Buffer::Kind::kArena && buffer.kind != Buffer::Kind::kOwn))
+    if (lives[b].held_from >= count || (buffer.kind != Buffer::Kind::kArena && buffer.kind != Buffer::Kind::kOwn))
       continue;
     const auto bytes = static_cast<int64_t>(aligned(buffer.bytes));
-    change[lives[b].first_use] += bytes;
-    change[std::min(lives[b].last_use, count - 1) + 1] -= bytes;
+    change[lives[b].held_from] += bytes;
+    change[std::min(lives[b].held_until, count - 1) + 1] -= bytes;
   }
   std::vector<uint64_t> live(count, 0);
   int64_t now = 0;
@@ -181,7 +181,9 @@ Timeline simulate(const Schedule& schedule, const Target& target) {
     entry.begin_seconds = is_wait ? end : times[i].begin_seconds;
     end = entry.end_seconds = times[i].end_seconds;
     if (is_exchange(instruction)) timeline.exchange_seconds += entry.seconds();
-    if (instruction.stream == 0 && (is_exchange(instruction) || is_wait)) timeline.exposed_seconds += entry.seconds();
+    const bool ends_exchange = is_wait && !instruction.writes.empty();
+    if (instruction.stream == 0 && (is_exchange(instruction) || ends_exchange))
+      timeline.exposed_seconds += entry.seconds();
     timeline.seconds = std::max(timeline.seconds, end);
     timeline.peak_bytes = std::max(timeline.peak_bytes, live[i]);
   }

@@ -19,11 +19,15 @@ std::string title_of(const Target& target) {
 
 std::string memory_line(const TargetPlan& plan) {
   const Schedule& schedule = plan.schedule;
-  return str("memory {} (the program's tensors {}, the step's {})", beside_memory_of(plan.target, plan.needed_bytes()),
-             human_bytes(schedule.input_bytes()), human_bytes(schedule.peak_bytes()));
+  const uint64_t all = schedule.input_bytes() + schedule.peak_bytes(), on_host = all - plan.needed_bytes();
+  std::string out =
+      str("memory {} (the program's tensors {}, the step's {})", beside_memory_of(plan.target, plan.needed_bytes()),
+          human_bytes(schedule.input_bytes()), human_bytes(schedule.peak_bytes()));
+  if (on_host > 0) out += str(", {} of these in the host's memory", human_bytes(on_host));
+  return out;
 }
 
-// All that the step has lies in the target's memory, wherever it was recorded.
+// All that the step has lies in a CPU's memory, wherever it was recorded.
 Trace in_one_memory(Trace trace) {
   trace.device.clear();
   for (Storage& storage : trace.storages) storage.space = Space::kHost;
@@ -80,7 +84,7 @@ std::string TargetPlan::text() const {
 
 TargetPlan plan_for_target(const Trace& recorded, const Target& target, bool as_recorded, const MemoryBudget& budget,
                            std::optional<double> document_tokens, const std::optional<Fp8Recipe>& fp8) {
-  const Trace trace = in_one_memory(recorded);
+  const Trace trace = target.gpu ? recorded : in_one_memory(recorded);
   if (as_recorded)
     return timed({.target = target,
                   .schedule = target.gpu ? plan_trace(with_gpu_allocations(trace, target.features), target.threads,

@@ -76,7 +76,7 @@ void DryRun::find_room() {
   for (size_t b = 0; b < lives.size(); ++b) {
     const Buffer& buffer = schedule_.buffers[b];
     if (buffer.kind == Buffer::Kind::kArena && lives[b].first_use != BufferLife::kNever)
-      taken.push_back({lives[b].first_use, lives[b].last_use, buffer.offset, buffer.offset + buffer.bytes});
+      taken.push_back({lives[b].held_from, lives[b].held_until, buffer.offset, buffer.offset + buffer.bytes});
   }
   for (size_t i = 0; i < schedule_.instructions.size(); ++i) {
     const Instruction& one = schedule_.instructions[i];

@@ -227,7 +227,7 @@ struct Executor::Impl {
       case Instruction::Kind::kWait:
         one.kernel = bind_wait(instruction, parts);
         break;
-      case Instruction::Kind::kRecord:  // the marks of exchanges are their own
+      case Instruction::Kind::kRecord:  // instructions run in their order, in which no wait is for what comes later
         return;
       case Instruction::Kind::kOp:
         one.kernel = bind_op(instruction, parts);

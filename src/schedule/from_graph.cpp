@@ -26,6 +26,16 @@ void check_draws(const Graph& graph, const Trace& trace) {
                      node.op);
 }
 
+// Of a step on a device, without the inputs that lie in the host's memory: a report counts the device's.
+Graph in_device_memory(const GraphKernels& kernels) {
+  Graph graph = kernels.graph;
+  std::vector<GraphInput> there;
+  for (size_t i = 0; i < graph.inputs.size(); ++i)
+    if (!kernels.on_host[i]) there.push_back(std::move(graph.inputs[i]));
+  graph.inputs = std::move(there);
+  return graph;
+}
+
 }  // namespace
 
 std::string device_of(const GraphScheduleOptions& options) {
@@ -42,7 +52,10 @@ GraphSchedule schedule_graph(Graph graph, const GraphScheduleOptions& options) {
   for (const GraphTensor& tensor : kernels.graph.tensors)
     if (is_floating(tensor.type.dtype) && size_of(tensor.type.dtype) < size_of(out.narrowest))
       out.narrowest = tensor.type.dtype;
-  out.memory = memory_report(kernels.graph, places.graph_memory, places.order, places.layout.bytes);
+  const auto report_of = [&](const Graph& of) {
+    return memory_report(of, places.graph_memory, places.order, places.layout.bytes);
+  };
+  out.memory = kernels.on_host.empty() ? report_of(kernels.graph) : report_of(in_device_memory(kernels));
   return out;
 }
 

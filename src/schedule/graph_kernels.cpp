@@ -141,7 +141,7 @@ GraphKernels choose_kernels(Graph graph, const GraphScheduleOptions& options, Gr
       unit.choice.why = "the blocked kernel's scratch memory would lift the step above what it may take";
     }
     if (unit.choice.kind != KernelChoice::Kind::kAten) continue;
-    const bool is_there = !k.on_host.empty();  // the device, which knows better
+    const bool is_there = options.lower != nullptr;  // the device, which knows better
     if (unit.choice.workspace_bytes && !is_there) {
       unit.workspace.bytes = *unit.choice.workspace_bytes;
       continue;

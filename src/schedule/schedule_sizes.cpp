@@ -28,7 +28,14 @@ uint64_t Schedule::input_bytes() const {
   });
 }
 
-uint64_t Schedule::needed_bytes() const { return peak_bytes() + input_bytes(); }
+uint64_t Schedule::needed_bytes() const {
+  const Space space = device.empty() ? Space::kHost : Space::kDevice;
+  return arena_bytes - device_begin + aligned_bytes(*this, [&](const Buffer& buffer) {
+           const bool is_programs = buffer.kind == Buffer::Kind::kInput && buffer.input < inputs.size() &&
+                                    is_of_program(inputs[buffer.input].kind);
+           return buffer.space == space && (is_programs || buffer.kind == Buffer::Kind::kOwn);
+         });
+}
 
 size_t Schedule::count(Instruction::Kind kind) const {
   return static_cast<size_t>(std::ranges::count(instructions, kind, &Instruction::kind));

@@ -49,7 +49,7 @@ class ArenaSweep {
       if (buffer(b).kind != Buffer::Kind::kArena || buffer(b).bytes == 0 || lives_[b].first_write == BufferLife::kNever)
         continue;
       starting_[lives_[b].first_write].push_back(b);
-      ending_[lives_[b].last_use].push_back(b);
+      ending_[lives_[b].held_until].push_back(b);
     }
   }
 
@@ -58,7 +58,7 @@ class ArenaSweep {
   }
   std::string name_of_buffer(uint32_t b) const {
     return str("b{}, which lives from i{} to {}", b, lives_[b].first_write,
-               lives_[b].last_use == schedule_.instructions.size() ? "the end" : str("i{}", lives_[b].last_use));
+               lives_[b].held_until == schedule_.instructions.size() ? "the end" : str("i{}", lives_[b].held_until));
   }
 
   // The first range in [begin, end) that `matters`.

@@ -50,8 +50,8 @@ class Verifier {
     check_order();
     for (const HostNumber& number : schedule_.host_numbers) check_host_number(number);
     verify_collectives(schedule_);
-    verify_arena(schedule_);
     verify_streams(schedule_);
+    verify_arena(schedule_);
   }
 
  private:

@@ -3,34 +3,19 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "schedule/buffers.h"
+#include "schedule/stream_clocks.h"
 
 namespace stepc {
 
 namespace {
 
 using Kind = Instruction::Kind;
-
-// How far each stream has come, as vector clocks have it (Fidge, Timestamps in message-passing systems, 1988): by
-// stream, one past the last of its instructions that is known to have ended.
-class Clock {
- public:
-  [[nodiscard]] size_t operator[](uint32_t stream) const { return stream < ends_.size() ? ends_[stream] : 0; }
-  void reach(uint32_t stream, size_t end) {
-    if (ends_.size() <= stream) ends_.resize(stream + 1, 0);
-    ends_[stream] = std::max(ends_[stream], end);
-  }
-  void join(const Clock& other) {
-    for (uint32_t stream = 0; stream < other.ends_.size(); ++stream) reach(stream, other.ends_[stream]);
-  }
-
- private:
-  std::vector<size_t> ends_;
-};
 
 struct Use {
   uint32_t stream = 0;
@@ -105,7 +90,8 @@ class StreamVerifier {
       touch(one);
       end(one);
     }
-    INTERNAL_CHECK(flying_.empty(), "the step ends before what i{} has begun", flying_.begin()->second);
+    const std::optional<size_t> going = goes_on();
+    INTERNAL_CHECK(!going, "the step ends before what i{} has begun", *going);
   }
 
  private:
@@ -114,32 +100,46 @@ class StreamVerifier {
     return str("i{} ({} {})", at_, name_of(one.kind), one.op);
   }
 
+  // An instruction that stream 0 does not know to have ended.
+  std::optional<size_t> goes_on() {
+    const StreamClock& main = clocks_.of(0);
+    for (const auto& [stream, last] : last_)
+      if (main[stream] <= last) return last;
+    return std::nullopt;
+  }
+
   void begin(const Instruction& one) {
-    Clock& clock = clocks_[one.stream];
     const bool is_host = one.kind == Kind::kGuard || one.kind == Kind::kEvent || one.kind == Kind::kPause;
-    INTERNAL_CHECK(!is_host || flying_.empty(), "{} stands before the wait for i{}", here(), flying_.begin()->second);
-    if (one.kind == Kind::kWait || one.kind == Kind::kRecord)
+    if (is_host) {
+      INTERNAL_CHECK_EQ(one.stream, 0U, "the stream of {}", here());
+      const std::optional<size_t> going = goes_on();
+      INTERNAL_CHECK(!going, "{} stands before the wait for i{}", here(), *going);
+    }
+    const bool is_of_streams = one.kind == Kind::kWait || one.kind == Kind::kRecord;
+    if (is_of_streams)
       INTERNAL_CHECK(one.mark.has_value(), "{} has no mark", here());
     else
       INTERNAL_CHECK(!one.mark || one.kind == Kind::kCollective, "{} has a mark", here());
-    if (one.kind == Kind::kCollective && one.mark) {
+    if (one.kind == Kind::kCollective && one.mark)
       INTERNAL_CHECK(one.stream != 0, "{} has a mark on the stream that waits for it", here());
-      clock.join(clocks_[0]);
+    if (one.kind == Kind::kWait)
+      INTERNAL_CHECK(clocks_.is_reached(*one.mark), "{} waits for mark {}, which nothing before it reaches", here(),
+                     *one.mark);
+    clock_ = &clocks_.begin(one);
+    const auto begun = one.kind == Kind::kWait ? exchanges_.find(*one.mark) : exchanges_.end();
+    if (begun != exchanges_.end()) {
+      check_ends(one, schedule_.instructions[begun->second]);
+      exchanges_.erase(begun);
+    } else if (is_of_streams) {
+      INTERNAL_CHECK(one.reads.empty() && one.writes.empty(), "{} ends no exchange and has operands", here());
     }
-    if (one.kind != Kind::kWait) return;
-    const auto mark = marks_.find(*one.mark);
-    INTERNAL_CHECK(mark != marks_.end(), "{} waits for mark {}, which nothing before it reaches", here(), *one.mark);
-    clock.join(mark->second);
-    const auto flying = flying_.find(*one.mark);
-    if (flying == flying_.end()) return;
-    check_ends(one, schedule_.instructions[flying->second]);
-    flying_.erase(flying);
   }
   // The wait has the memory of what it ends: results, then operands.
   void check_ends(const Instruction& wait, const Instruction& begun) const {
     std::vector<OperandId> wanted = begun.writes;
     wanted.insert(wanted.end(), begun.reads.begin(), begun.reads.end());
-    INTERNAL_CHECK(wait.reads == wanted, "{} does not read what i{} writes and reads", here(), flying_.at(*wait.mark));
+    INTERNAL_CHECK(wait.reads == wanted, "{} does not read what i{} writes and reads", here(),
+                   exchanges_.at(*wait.mark));
     INTERNAL_CHECK_EQ(wait.writes.size(), begun.writes.size(), "what {} gives", here());
     for (size_t k = 0; k < wait.writes.size(); ++k)
       INTERNAL_CHECK(begin_at_one_place(schedule_, wait.reads[k], wait.writes[k]), "{} moves %{}", here(),
@@ -147,12 +147,9 @@ class StreamVerifier {
   }
 
   void end(const Instruction& one) {
-    Clock& clock = clocks_[one.stream];
-    clock.reach(one.stream, at_ + 1);
-    if (!one.mark || one.kind == Kind::kWait) return;
-    const bool is_new = marks_.emplace(*one.mark, clock).second;
-    INTERNAL_CHECK(is_new, "{} reaches mark {} once more", here(), *one.mark);
-    if (one.kind == Kind::kCollective) flying_.emplace(*one.mark, at_);
+    INTERNAL_CHECK(clocks_.end(one, at_), "{} reaches mark {} once more", here(), one.mark.value_or(0));
+    if (one.kind == Kind::kCollective && one.mark) exchanges_.emplace(*one.mark, at_);
+    if (one.stream != 0 && one.kind != Kind::kWait && one.kind != Kind::kRecord) last_[one.stream] = at_;
   }
 
   void touch(const Instruction& one) {
@@ -178,10 +175,9 @@ class StreamVerifier {
   }
   void touch(Touched& memory, uint64_t begin, uint64_t end, bool writes) {
     const Instruction& one = schedule_.instructions[at_];
-    const Clock& clock = clocks_[one.stream];
     memory.use(begin, end, {one.stream, at_}, writes, [&](const Use& before) {
       if (before.instruction == at_) return;
-      INTERNAL_CHECK(before.stream == one.stream || clock[before.stream] > before.instruction,
+      INTERNAL_CHECK(before.stream == one.stream || (*clock_)[before.stream] > before.instruction,
                      "{} uses memory that i{} uses on stream {}, and no wait stands between them", here(),
                      before.instruction, before.stream);
     });
@@ -189,9 +185,10 @@ class StreamVerifier {
 
   const Schedule& schedule_;
   size_t at_ = 0;
-  std::map<uint32_t, Clock> clocks_;   // by stream
-  std::map<uint32_t, Clock> marks_;    // that were reached
-  std::map<uint32_t, size_t> flying_;  // collectives on their way, by mark
+  StreamClocks clocks_;
+  const StreamClock* clock_ = nullptr;    // of the instruction's stream, when the instruction begins
+  std::map<uint32_t, size_t> exchanges_;  // that no wait has ended, by mark
+  std::map<uint32_t, size_t> last_;       // by stream beside stream 0: its last instruction that uses memory
   Touched arena_;
   std::map<BufferId, Touched> others_;
 };

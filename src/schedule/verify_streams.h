@@ -7,7 +7,8 @@
 namespace stepc {
 
 // Every mark is reached once, and the wait for it comes later. The wait for a collective reads its results and its
-// operands, so that both live until then. No exchange is in progress at a guard, at host code or at the step's end.
+// operands; other waits, and records, have none. At a guard, at host code and at the step's end stream 0 has waited for
+// all that other streams do.
 // Throws InternalError that names the first broken promise.
 void verify_streams(const Schedule& schedule);
 

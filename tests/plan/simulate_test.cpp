@@ -397,6 +397,50 @@ output return %4
   EXPECT_NEAR(simulate(schedule, target).exposed_seconds, 0, 1e-5);
 }
 
+TEST(Simulate, StreamsGoOnBesideEachOtherBetweenRecordsAndWaits) {
+  const Schedule schedule = parse_schedule(R"(stepc.schedule 1
+features none
+threads 1
+arena 12288
+live bound 0
+layout "best_fit"
+numbers 0
+buffer b0: input 4096 of 0
+buffer b1: arena 4096 at 0
+buffer b2: arena 4096 at 4096
+buffer b3: arena 4096 at 8192
+buffer b4: own 4096
+operand %0: f32[1024] in b0
+operand %1: f32[1024] in b1
+operand %2: f32[1024] in b2
+operand %3: f32[1024] in b3
+operand %4: f32[1024] in b4
+input 0: parameter "w" %0
+i0: copy copy (%0) -> (%1) | forward ""
+i1: record record () -> () mark 0 | forward ""
+i2: wait wait () -> () stream 1 mark 0 | forward ""
+i3: copy copy (%1) -> (%2) stream 1 | forward ""
+i4: record record () -> () stream 1 mark 1 | forward ""
+i5: copy copy (%0) -> (%3) | forward ""
+i6: wait wait () -> () mark 1 | forward ""
+i7: copy copy (%2) -> (%4) | forward ""
+output return %4
+)");
+  verify(schedule);
+  Target target;
+  target.rates.streams = {{1, 1e18}};
+  target.rates.instruction_seconds = target.rates.input_seconds = 0;
+  target.rates.aten_call_seconds = 1e-3;
+  const Timeline timeline = simulate(schedule, target);
+  EXPECT_NEAR(timeline.entries[3].begin_seconds, 1e-3, 1e-5);
+  EXPECT_NEAR(timeline.entries[5].begin_seconds, 1e-3, 1e-5) << "beside it";
+  EXPECT_NEAR(timeline.entries[7].begin_seconds, 2e-3, 1e-5);
+  EXPECT_NEAR(timeline.seconds, 3e-3, 1e-5);
+  EXPECT_EQ(timeline.exposed_seconds, 0) << "no exchange";
+  EXPECT_EQ(timeline.entries[5].live_bytes, 3U * 4096) << "what stream 1 reads lives until the wait";
+  EXPECT_EQ(timeline.entries[7].live_bytes, 2U * 4096);
+}
+
 TEST(Simulate, ExchangesBesideEachOtherShareTheLink) {
   const Schedule schedule = parse_schedule(R"(stepc.schedule 1
 features none

@@ -9,6 +9,7 @@
 #include "cost/named_target.h"
 #include "plan/gpu_allocations.h"
 #include "plan/plan_graph.h"
+#include "plan/rank_graph.h"
 #include "schedule/verify_kernels.h"
 #include "tests/expect_user_error.h"
 
@@ -255,6 +256,68 @@ TEST(TargetPlan, ACallThatOnlyHasTheNameOfAttentionHasNoWorkspace) {
       "return %1\nticks 0\n");
   EXPECT_EQ(with_gpu_allocations(trace, {.sm = 90}).allocations.size(), 1);
   EXPECT_GT(plan_for_target(trace, named_target("h100"), true).timeline.seconds, 0);
+}
+
+// A batch of the host's goes to the card, where the weight is.
+constexpr std::string_view kFromHost = R"(stepc.trace 1
+device cuda:0
+storage s0 bytes=262144 external
+storage s1 bytes=65536 external device
+storage s2 bytes=262144 device
+storage s3 bytes=4096 device
+storage s4 bytes=4 escapes device
+%0: f32[64, 1024] @s0 = batch "0"
+%1: f32[1024, 16] @s1 = parameter "w"
+call 0 %2: f32[64, 1024] @s2 = aten::_to_copy(%0, none, none, device:cuda:0, none, false, none) | forward ""
+call 1 %3: f32[64, 16] @s3 = aten::mm(%2, %1) | forward "layer"
+call 2 %4: f32[] @s4 = aten::sum(%3, none) | forward ""
+return %4
+ticks 0
+)";
+
+TEST(TargetPlan, WhatLiesInTheHostsMemoryIsCountedApart) {
+  for (const bool as_recorded : {false, true}) {
+    const TargetPlan plan = plan_for_target(parse_trace(kFromHost), named_target("h100"), as_recorded);
+    const Schedule& schedule = plan.schedule;
+    EXPECT_EQ(schedule.device, "cuda:0");
+    EXPECT_EQ(schedule.input_bytes() + schedule.peak_bytes() - plan.needed_bytes(), 262144U);
+    EXPECT_GE(plan.needed_bytes(), 65536U + 262144 + 4096) << "the weight, the batch on the card, the product";
+    EXPECT_NE(plan.summary().find(", 256.0 KiB of these in the host's memory"), std::string::npos) << plan.summary();
+    EXPECT_EQ(parse_schedule(plan.text()), schedule);
+    if (as_recorded) continue;
+    EXPECT_EQ(plan.memory->at_peak[static_cast<size_t>(ByteClass::kBatch)], 0U);
+    EXPECT_EQ(plan.memory->at_peak[static_cast<size_t>(ByteClass::kParameters)], 65536U);
+  }
+  // Where a CPU is asked for, all is its memory.
+  const TargetPlan on_cpu = plan_for_target(parse_trace(kFromHost), {}, false);
+  EXPECT_EQ(on_cpu.schedule.device, "");
+  EXPECT_EQ(on_cpu.needed_bytes(), on_cpu.schedule.input_bytes() + on_cpu.schedule.peak_bytes());
+}
+
+// What a rank's functions are cut from is made as the step of one process is.
+TEST(TargetPlan, ARanksStepTakesDocumentsAsItsMachineDoes) {
+  const Graph graph = parse_graph("stepc.graph 1\n" + packed_attention(64));
+  const auto count = [](const Graph& of, GraphOutput::Kind kind) {
+    return std::ranges::count(of.outputs, kind, &GraphOutput::kind);
+  };
+  for (const char* card : {"h100", ""}) {
+    const Target target = *card == 0 ? Target() : named_target(card);
+    const Graph local = rank_graph(graph, {}, target.features);
+    EXPECT_EQ(count(local, GraphOutput::Kind::kGuard), *card == 0 ? 0 : 1) << card;
+    for (const GraphTensor& tensor : local.tensors)
+      EXPECT_LT(element_count(tensor.type.shape), 2 * 4 * 64 * 64 + 1) << "a mask";
+    PlanGraphOptions options;
+    options.target = target;
+    const auto said = [](const Schedule& schedule) {
+      std::vector<std::string> out;
+      for (const Instruction& one : schedule.instructions)
+        out.push_back(str("{} {}: {}", name_of(one.kind), one.op, one.why));
+      return out;
+    };
+    const Schedule whole = plan_graph(graph, nullptr, options).plan.schedule;
+    options.passes.without = done_to_functions();
+    EXPECT_EQ(said(plan_graph(local, nullptr, options).plan.schedule), said(whole)) << card;
+  }
 }
 
 TEST(TargetPlan, WhatIsLargerThanTheGpuIsSaid) {

@@ -19,6 +19,7 @@
 #include "passes/stages/cut_batch.h"
 #include "passes/stages/place_nodes.h"
 #include "plan/plan_graph.h"
+#include "plan/rank_graph.h"
 #include "plan/search.h"
 #include "plan/search_text.h"
 
@@ -35,10 +36,10 @@ std::optional<int64_t> pinned(const Parallel& parallel, std::string_view axis) {
 
 // Cuts the step as StagedStep does.
 StepCut cut_step(const Graph& captured, const Parallel& parallel, const Candidate& way, Strategy& strategy,
-                 const RecomputeOptions* recompute) {
+                 const Features& features, const RecomputeOptions* recompute) {
   Strategy in_time = strategy;
   in_time.mesh.axes.push_back({std::string(kMicroBatchAxis), way.micro_batches});
-  const Graph local = rank_graph(captured, in_time);
+  const Graph local = rank_graph(captured, in_time, features);
   keep_parameters(strategy, local);
   BatchCut cut = cut_batch(local, strategy.zero);
   StageCuts cuts({way.pp, way.micro_batches, parallel.stages, parallel.order, parallel.chunks});
@@ -61,7 +62,7 @@ SearchResult search_here(const Trace& captured, const Parallel& parallel, const 
   model.most_stages = std::ssize(layer_modules(graph));
   model.capture = [&](int64_t, bool) { return graph; };
   model.cut = [&](const Candidate& way, Strategy& strategy, const RecomputeOptions* recompute) {
-    return cut_step(graph, parallel, way, strategy, recompute);
+    return cut_step(graph, parallel, way, strategy, cluster.target.features, recompute);
   };
   SearchOptions options;
   options.top = kShownWays;

@@ -10,6 +10,7 @@
 #include "passes/from_trace/functionalise.h"
 #include "passes/partition/partition.h"
 #include "passes/stages/recompute_stages.h"
+#include "plan/rank_graph.h"
 
 namespace stepc {
 
@@ -116,7 +117,7 @@ Graph rank_graph_of(const VirtualPlan& captured, KernelSources& kernels, Compile
     strategy.context = strategy.mesh.find("cp") ? plan_fast(captured.trace, kernels, whole).context : Context::kGather;
   }
   verify(captured.trace);
-  Graph graph = rank_graph(functionalise(captured.trace), strategy, options.fp8);
+  Graph graph = rank_graph(functionalise(captured.trace), strategy, options.target.features, options.fp8);
   keep_parameters(strategy, graph);
   return graph;
 }

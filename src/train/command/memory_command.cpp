@@ -17,6 +17,7 @@
 #include "passes/from_trace/functionalise.h"
 #include "passes/stages/cut_batch.h"
 #include "plan/plan_graph.h"
+#include "plan/rank_graph.h"
 #include "plan/step_state.h"
 #include "plan/target_plan.h"
 #include "train/config/parallel.h"
@@ -93,10 +94,11 @@ struct TargetPart {
   Graph graph;
 };
 // The functions of a step on one device that takes micro-batches.
-std::vector<TargetPart> parts_on(const Trace& step, int64_t micro_batches, const std::optional<Fp8Recipe>& fp8) {
+std::vector<TargetPart> parts_on(const Target& target, const Trace& step, int64_t micro_batches,
+                                 const std::optional<Fp8Recipe>& fp8) {
   Strategy strategy;
   strategy.mesh = make_mesh({{std::string(kMicroBatchAxis), micro_batches}});
-  BatchCut cut = cut_batch(rank_graph(functionalise(step), strategy, fp8));
+  BatchCut cut = cut_batch(rank_graph(functionalise(step), strategy, target.features, fp8));
   std::vector<TargetPart> parts;
   for (BatchCut::Round& round : cut.rounds) {
     const bool is_last = &round == &cut.rounds.back();
@@ -127,7 +129,7 @@ int run_memory_on(const Target& target, const RunConfig& config, const ModelDire
     of_most = plan.memory;
   };
   if (is_cut(config)) {
-    const std::vector<TargetPart> parts = parts_on(step, config.train.micro_batches, config.train.fp8());
+    const std::vector<TargetPart> parts = parts_on(target, step, config.train.micro_batches, config.train.fp8());
     StepState held;
     for (const TargetPart& part : parts) held.merge(state_of(part.graph));
     for (const TargetPart& part : parts) {
