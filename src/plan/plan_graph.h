@@ -67,5 +67,6 @@ PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGra
 Graph rank_graph(const Graph& captured, const Strategy& strategy, const std::optional<Fp8Recipe>& fp8 = {});
 // The passes that planning such a function leaves out: the whole step has been through them.
 const std::vector<std::string>& done_to_functions();
+void leave_out_what_is_done(PlanGraphOptions& options);
 
 }  // namespace stepc
