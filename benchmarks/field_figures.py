@@ -13,16 +13,19 @@ RECIPES = ROOT / "examples/recipes"
 LLAMA_7B = llama(layers=32, hidden=4096, heads=32, ffn=11008, vocab=32000, positions=4096)
 
 
-def recipe(size, cluster, rows, overlap=True, order=None, chunks=None, **pins):
-    """One plan; the arguments of best_plan."""
-    parallel = {"overlap": str(overlap).lower()}
-    parallel |= {key: value for key, value in {"order": order, "chunks": chunks}.items() if value}
-    return (RECIPES / f"llama-3.1-{size}", cluster, 8192, rows, pins, parallel)
+def recipe(size, cluster, rows, order=None, chunks=None, precision=None, without=None, **pins):
+    """One plan; the arguments of best_plan. without: a pass that is left out."""
+    parallel = {key: value for key, value in {"order": order, "chunks": chunks}.items() if value}
+    more = [f"--{key}={value}" for key, value in {"precision": precision, "without": without}.items() if value]
+    return (RECIPES / f"llama-3.1-{size}", cluster, 8192, rows, pins, parallel, more)
 
 
 def shard(ranks):
     return {"dp_shard": ranks, "zero": 3, "pp": 1, "tp": 1, "cp": 1}
 
+
+TITAN_70B = {"dp_shard": 32, "zero": 3, "tp": 8, "cp": 1, "pp": 1, "micro_batches": 1}
+TITAN_405B = {"dp_shard": 8, "zero": 2, "tp": 8, "cp": 1, "pp": 8, "micro_batches": 32}
 
 # name: the claim, its published ratio, its source, and the plan before and after. Time before / time after of a step.
 RATIOS = {
@@ -48,25 +51,25 @@ RATIOS = {
         (LLAMA_7B, "a100x128", 2048, 256, shard(128) | {"micro_batches": 1}),
     ),
     "async-tp": (
-        "Llama 3.1 70B, FSDP 32 x TP 8, 256 H100-96, 16 rows a group: exchanges of tp beside the matmuls (published in fp8)",
+        "Llama 3.1 70B, FSDP 32 x TP 8, 256 H100-96, 16 rows a group, fp8: exchanges of tp beside the matmuls",
         876 / 829,
         "torchtitan, the same page",
-        recipe("70b", "h100-96x256", 512, overlap=False, dp_shard=32, zero=3, tp=8, cp=1, pp=1, micro_batches=1),
-        recipe("70b", "h100-96x256", 512, dp_shard=32, zero=3, tp=8, cp=1, pp=1, micro_batches=1),
+        recipe("70b", "h100-96x256", 512, precision="fp8", without="cut_exchanges", **TITAN_70B),
+        recipe("70b", "h100-96x256", 512, precision="fp8", **TITAN_70B),
     ),
     "interleaved": (
         "Llama 3.1 405B, FSDP 8 x TP 8 x PP 8, 512 H100-96, 32 rows a group: interleaved 1F1B for 1F1B (published in fp8)",
         128 / 100,
         "torchtitan, the same page",
-        recipe("405b", "h100-96x512", 256, order="1f1b", dp_shard=8, zero=2, tp=8, cp=1, pp=8, micro_batches=32),
-        recipe("405b", "h100-96x512", 256, order="1f1b", chunks=2, dp_shard=8, zero=2, tp=8, cp=1, pp=8, micro_batches=32),
+        recipe("405b", "h100-96x512", 256, **TITAN_405B),
+        recipe("405b", "h100-96x512", 256, chunks=2, **TITAN_405B),
     ),
     "zero-bubble": (
         "the same: ZB-H1 for 1F1B",
         None,
         "-",
-        recipe("405b", "h100-96x512", 256, order="1f1b", dp_shard=8, zero=2, tp=8, cp=1, pp=8, micro_batches=32),
-        recipe("405b", "h100-96x512", 256, order="zb-h1", dp_shard=8, zero=2, tp=8, cp=1, pp=8, micro_batches=32),
+        recipe("405b", "h100-96x512", 256, **TITAN_405B),
+        recipe("405b", "h100-96x512", 256, order="zb-h1", **TITAN_405B),
     ),
 }
 

@@ -105,11 +105,13 @@ Cluster read_cluster(const toml::table& table, const std::string& folder) {
                 .latency_seconds = row.seconds("latency_seconds")};
   });
   if (reader.has("memory_bytes")) cluster.cpu_memory_bytes = reader.size("memory_bytes");
+  if (reader.has("cores_per_node")) cluster.cores_per_node = reader.size("cores_per_node");
   reader.end();
   cluster.target = named_target(is_file ? beside.string() : cluster.device);
   if (cluster.target.gpu.has_value() == (cluster.cpu_memory_bytes > 0))
     reader.refuse(cluster.target.gpu ? "memory_bytes: its target, a GPU, says how much it has"
                                      : "memory_bytes is missing: how much each device has, whose target is a CPU");
+  if (cluster.target.gpu && cluster.cores_per_node > 0) reader.refuse("cores_per_node: its target is a GPU");
   cluster.target.rates.links = std::move(links);
   check_links(reader, cluster);
   return cluster;
@@ -127,6 +129,7 @@ std::string to_text(const Cluster& cluster) {
   std::string text = str("name = \"{}\"\nnodes = {}\ndevices_per_node = {}\ntarget = \"{}\"\n", cluster.name,
                          cluster.nodes, cluster.devices_per_node, cluster.device);
   if (cluster.cpu_memory_bytes > 0) text += str("memory_bytes = {}\n", cluster.cpu_memory_bytes);
+  if (cluster.cores_per_node > 0) text += str("cores_per_node = {}\n", cluster.cores_per_node);
   for (const Link& link : cluster.target.rates.links)
     text += str("\n[[links]]\nname = \"{}\"\ndevices = {}\nbytes_per_second = {}\nlatency_seconds = {}\n", link.name,
                 link.devices, link.bytes_per_second, link.latency_seconds);
@@ -179,6 +182,14 @@ std::string title_of(const Cluster& cluster) {
 std::string device_title(const Cluster& cluster) {
   const Target& target = cluster.target;
   return target.gpu ? target.gpu->name : target.cpu.empty() ? std::string("CPU") : target.cpu;
+}
+
+Cluster with_shared_cores(Cluster cluster) {
+  if (cluster.cores_per_node == 0) return cluster;
+  const int64_t threads = cluster.devices_per_node * cluster.target.threads;
+  if (threads > cluster.cores_per_node)
+    target_text::slow_down(cluster.target, static_cast<double>(threads) / static_cast<double>(cluster.cores_per_node));
+  return cluster;
 }
 
 }  // namespace stepc

@@ -18,6 +18,7 @@ struct Cluster {
   std::string device;            // a name for named_target(), or a Target file's path
   Target target = {};            // of each device; its rates have one level of links or more
   int64_t cpu_memory_bytes = 0;  // of each device, if it is a CPU's share of a machine
+  int64_t cores_per_node = 0;    // of CPUs whose devices may share them; 0: each device has its own
   [[nodiscard]] int64_t devices() const { return nodes * devices_per_node; }
   [[nodiscard]] int64_t memory_bytes() const { return target.gpu ? target.gpu->memory_bytes : cpu_memory_bytes; }
   bool operator==(const Cluster&) const = default;
@@ -29,6 +30,7 @@ struct Cluster {
 //     devices_per_node = 8
 //     target = "h100"                   a name (cost/named_target.h), or a Target file's path from this file's folder
 //     memory_bytes = 8000000000         of each device; of CPUs alone, a GPU's Target says it
+//     cores_per_node = 2                of CPUs alone; may be left out, if each device has cores of its own
 //     [[links]]                         the innermost first; each joins groups of so many devices, the last one all
 //     name = "nvlink"
 //     devices = 8
@@ -52,5 +54,9 @@ Cluster named_cluster(const std::string& name_or_path);
 std::string title_of(const Cluster& cluster);
 // "NVIDIA H100 80GB", "znver4", "CPU".
 std::string device_title(const Cluster& cluster);
+
+// The cluster as each device finds it while all compute: where they have more threads than there are cores, all work
+// but exchanges takes as much longer.
+Cluster with_shared_cores(Cluster cluster);
 
 }  // namespace stepc

@@ -24,6 +24,8 @@ std::string place(const std::string& key, const toml::node& node);
 double number_of(const std::string& key, const toml::node& node, double lowest, double highest);
 double rate_of(const std::string& key, const toml::node& node);
 double seconds_of(const std::string& key, const toml::node& node);
+// All work but that of links takes so many times as long.
+void slow_down(Target& target, double times);
 [[noreturn]] void unknown_key(const std::string& key, const toml::node& node, const std::vector<std::string>& known);
 
 // Applies `parse` to the file's text; its errors then name the file.

@@ -243,6 +243,20 @@ Features features_of(const std::string& key, const toml::node& node) {
 
 }  // namespace
 
+void target_text::slow_down(Target& target, double times) {
+  for (const Rate& rate : kRates) target.*rate.value /= times;
+  Rates& rates = target.rates;
+  for (const KindRate& rate : kKindRates) {
+    if (rate.key.starts_with("link_")) continue;
+    (rates.*rate.value) *= rate.key.ends_with("_seconds") ? times : 1 / times;
+  }
+  for (StreamRate& one : rates.streams) one.bytes_per_second /= times;
+  for (MatmulRate& one : rates.matmuls) one.flops_per_second /= times;
+  for (AttentionRate& one : rates.attentions) one.flops_per_second /= times;
+  for (ConvolutionRate& one : rates.convolutions) one.flops_per_second /= times;
+  for (CallRate& one : rates.calls) one.seconds *= times, one.bytes_per_second /= times;
+}
+
 std::string to_text(const Target& target) {
   if (target.gpu) return gpu_text(target);
   std::vector<std::string> features;

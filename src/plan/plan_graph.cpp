@@ -360,4 +360,9 @@ const std::vector<std::string>& done_to_functions() {
   return kDone;
 }
 
+void leave_out_what_is_done(PlanGraphOptions& options) {
+  std::vector<std::string>& without = options.passes.without;
+  without.insert(without.end(), done_to_functions().begin(), done_to_functions().end());
+}
+
 }  // namespace stepc

@@ -65,5 +65,6 @@ PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGra
 // The passes that planning a function of a rank's step (plan/rank_graph.h) leaves out: the whole step has been through
 // them.
 const std::vector<std::string>& done_to_functions();
+void leave_out_what_is_done(PlanGraphOptions& options);
 
 }  // namespace stepc

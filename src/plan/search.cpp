@@ -33,7 +33,7 @@ constexpr double kRounding = 1e-9;  // of seconds that are summed in another ord
 class Searcher {
  public:
   Searcher(const SearchModel& model, const Cluster& cluster, const SearchOptions& options)
-      : model_(model), cluster_(cluster), options_(options) {
+      : model_(model), cluster_(with_shared_cores(cluster)), options_(options) {
     memory_bytes_ = static_cast<uint64_t>(cluster.memory_bytes());
   }
 
@@ -100,7 +100,9 @@ class Searcher {
   // The arithmetic at the best rate of any product, evenly on all devices.
   double best_compute_seconds() {
     const Target& target = cluster_.target;
-    const double best = std::max(target.narrow_flops_per_second, target.flops_per_second);
+    double best = std::max(target.narrow_flops_per_second, target.flops_per_second);
+    for (const MatmulRate& rate : target.rates.matmuls)
+      if (model_.fp8 && is_float8(rate.dtype)) best = std::max(best, rate.flops_per_second);
     const double flops = of_depth(whole(kShallow).flops, whole(deep()).flops, model_.layers);
     return flops / static_cast<double>(cluster_.devices()) / best;
   }
@@ -153,12 +155,15 @@ class Searcher {
     return sum;
   }
 
-  // A plan of the same pp, tp, cp and rows computes as long in its forward and backward pass.
-  using Class = std::tuple<int64_t, int64_t, int64_t, int64_t>;
+  // A plan of the same pp, tp, cp and rows computes as long in its forward and backward pass; in float8 one of the same
+  // dp_shard and zero too, because a rank scales the part of a parameter that it holds.
+  using Class = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int>;
   [[nodiscard]] int64_t rows_of_rank(const Candidate& one) const {
     return rows_of_micro_batch(one) / (one.dp_replicate * one.dp_shard);
   }
-  [[nodiscard]] Class class_of(const Candidate& one) const { return {one.pp, one.tp, one.cp, rows_of_rank(one)}; }
+  [[nodiscard]] Class class_of(const Candidate& one) const {
+    return {one.pp, one.tp, one.cp, rows_of_rank(one), model_.fp8 ? one.dp_shard : 1, model_.fp8 ? one.zero : 0};
+  }
   // How often a rank computes a micro-batch, of a pipeline on average; the first goes through all ranks.
   [[nodiscard]] static double passes_of(const Candidate& one) {
     return std::max(1.0, static_cast<double>(one.micro_batches) / static_cast<double>(one.pp));
@@ -202,6 +207,8 @@ class Searcher {
     PlanGraphOptions options;
     options.target = cluster_.target;
     options.document_tokens = model_.document_tokens;
+    options.passes.settings.fp8 = model_.fp8;
+    options.passes.without = options_.without;
     Strategy& strategy = options.passes.settings.strategy;
     one.pp = 1;  // what one rank of a stage does
     strategy = strategy_of(one, options_.pins.base);
@@ -248,8 +255,8 @@ class Searcher {
     if (is_cut(one)) {
       Strategy& strategy = options.passes.settings.strategy;
       strategy.context = context_of(step, options);
-      const BatchCut cut = cut_in_time(step, one.micro_batches, strategy, options.target.features);
-      options.passes.without = done_to_functions();
+      const BatchCut cut = cut_in_time(step, one.micro_batches, strategy, options.target.features, model_.fp8);
+      leave_out_what_is_done(options);
       const auto times = static_cast<double>(one.micro_batches);
       for (const BatchCut::Round& round : cut.rounds) {
         take_part(round.micro_batch, times, true);
@@ -389,7 +396,7 @@ class Searcher {
     const auto take = [&](const Graph& step, int64_t a_stage) {
       PlanGraphOptions options = options_of(step, a_stage);
       BatchCut in_time =
-          cut_in_time(step, one.micro_batches, options.passes.settings.strategy, options.target.features);
+          cut_in_time(step, one.micro_batches, options.passes.settings.strategy, options.target.features, model_.fp8);
       const StepCut cut = cut_layers(std::move(in_time), shown, a_stage, splits, recompute);
       return take_stages(cut, shown, one.micro_batches, options);
     };
@@ -477,7 +484,7 @@ class Searcher {
   }
 
   const SearchModel& model_;
-  const Cluster& cluster_;
+  const Cluster cluster_;
   const SearchOptions& options_;
   uint64_t memory_bytes_ = 0;
   size_t planned_ = 0;

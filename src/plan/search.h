@@ -12,6 +12,7 @@
 
 #include "cost/cluster.h"
 #include "ir/graph.h"
+#include "passes/fp8.h"
 #include "passes/partition/strategy.h"
 #include "passes/recompute.h"
 #include "passes/stages/cut_stages.h"
@@ -35,6 +36,7 @@ struct SearchModel {
   int64_t rows = 1;                            // of a step, over all devices
   int64_t most_stages = 1;                     // of a pipeline; each begins with a layer
   std::optional<double> document_tokens = {};  // as in PlanGraphOptions
+  std::optional<Fp8Recipe> fp8 = {};           // of its linear layers, if they multiply in float8
   // The step of a model with this many layers, of all rows, as functionalise() makes it. `is_cut`: it is then cut into
   // micro-batches or stages.
   std::function<Graph(int64_t layers, bool is_cut)> capture;
@@ -119,8 +121,9 @@ struct SearchResult {
 
 struct SearchOptions {
   SearchPins pins = {};
-  size_t top = 5;              // the number of best ways whose order is certain
-  bool is_exhaustive = false;  // no bound excludes a way
+  size_t top = 5;                         // the number of best ways whose order is certain
+  bool is_exhaustive = false;             // no bound excludes a way
+  std::vector<std::string> without = {};  // passes that are left out, to see what they gain
   std::function<void(size_t done, size_t all)> progress = {};
 };
 

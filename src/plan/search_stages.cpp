@@ -65,10 +65,11 @@ void count_values(const StageCut& cut, StagesTaken& taken) {
 
 }  // namespace
 
-BatchCut cut_in_time(const Graph& step, int64_t micro_batches, Strategy& strategy, const Features& features) {
+BatchCut cut_in_time(const Graph& step, int64_t micro_batches, Strategy& strategy, const Features& features,
+                     const std::optional<Fp8Recipe>& fp8) {
   Strategy in_time = strategy;
   in_time.mesh.axes.push_back({std::string(kMicroBatchAxis), micro_batches});
-  const Graph local = rank_graph(step, in_time, features);
+  const Graph local = rank_graph(step, in_time, features, fp8);
   keep_parameters(strategy, local);
   return cut_batch(local, strategy.zero);
 }
@@ -98,7 +99,7 @@ StepCut cut_layers(BatchCut cut, int64_t stages, int64_t layers, bool splits_bac
 }
 
 StagesTaken take_stages(const StepCut& cut, int64_t stages, int64_t micro_batches, PlanGraphOptions options) {
-  options.passes.without = done_to_functions();
+  leave_out_what_is_done(options);
   StagesTaken out(static_cast<size_t>(stages));
   std::vector<StepState> state(out.size());
   const auto plan_functions = [&](const StageCut& part) {

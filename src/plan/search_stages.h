@@ -4,9 +4,11 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "passes/fp8.h"
 #include "passes/stages/cut_batch.h"
 #include "plan/search.h"
 #include "plan/search_parts.h"
@@ -32,7 +34,8 @@ inline constexpr int64_t kShownStages = 3;
 using StagesTaken = std::vector<StageTaken>;
 
 // A captured step in time. `strategy`: of the mesh without stages; receives the shardings of the parameters.
-BatchCut cut_in_time(const Graph& step, int64_t micro_batches, Strategy& strategy, const Features& features);
+BatchCut cut_in_time(const Graph& step, int64_t micro_batches, Strategy& strategy, const Features& features,
+                     const std::optional<Fp8Recipe>& fp8);
 // `cut`: of a model of `stages` stages with `layers` layers each. `splits_backward`: as in StageOrder. `recompute`: as
 // in SearchModel::cut. Throws UserError if the step cannot be cut.
 StepCut cut_layers(BatchCut cut, int64_t stages, int64_t layers, bool splits_backward,

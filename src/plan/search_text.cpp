@@ -109,9 +109,10 @@ std::string to_text(const SearchResult& result, const SearchSubject& subject, co
              "a device", "TFLOP/s", "MFU", "of all", "memory", "exchanges", "exposed");
   for (size_t i = 0; i < std::min(top, result.count(Verdict::kPlanned)); ++i)
     out += row_of(i + 1, result.outcomes[i], subject, cluster);
-  out += str(
-      "MFU: of the device's best matmul rate, {:.3g} TFLOP/s; causal attention is half its pairs, \"of all\": all\n",
-      cluster.target.narrow_flops_per_second / kTera);
+  out +=
+      str("MFU: of the device's best matmul rate in 16 bits, {:.3g} TFLOP/s; causal attention is half its pairs, \"of "
+          "all\": all\n",
+          cluster.target.narrow_flops_per_second / kTera);
   std::string others;
   for (const Outcome* one : first_of_families(result))
     if (one != nullptr && family_of(one->candidate) != family_of(best->candidate))

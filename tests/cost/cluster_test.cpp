@@ -68,6 +68,28 @@ TEST(Cluster, ACpuSaysItsMemory) {
                     "memory_bytes: its target, a GPU, says how much it has");
 }
 
+// Eight ranks of a machine of two cores: a fourth of a core each, and their links as they were measured.
+TEST(Cluster, DevicesThatShareCoresTakeTurns) {
+  const TempDir folder;
+  write_file_synced(folder / "cpu.toml", to_text(Target{}));
+  const auto shared_by = [&](int64_t cores) {
+    const std::string text = str("\"cpu.toml\"\nmemory_bytes = 8000000000\ncores_per_node = {}", cores);
+    const Cluster cluster = parse_cluster(with("\"h100\"", text), folder.path().string());
+    EXPECT_EQ(parse_cluster(to_text(cluster), folder.path().string()), cluster);
+    return with_shared_cores(cluster);
+  };
+  const Target alone = shared_by(8).target, sharing = shared_by(2).target;
+  EXPECT_EQ(alone, shared_by(64).target);
+  EXPECT_EQ(sharing.flops_per_second, alone.flops_per_second / 4);
+  EXPECT_EQ(sharing.rates.instruction_seconds, alone.rates.instruction_seconds * 4);
+  EXPECT_EQ(sharing.rates.gathers_per_second, alone.rates.gathers_per_second / 4);
+  EXPECT_EQ(sharing.rates.matmuls[0].flops_per_second, alone.rates.matmuls[0].flops_per_second / 4);
+  EXPECT_EQ(sharing.rates.links, alone.rates.links);
+  EXPECT_EQ(sharing.rates.link_latency_seconds, alone.rates.link_latency_seconds);
+  EXPECT_USER_ERROR(parse_cluster(with("\"h100\"", "\"h100\"\ncores_per_node = 2")),
+                    "cores_per_node: its target is a GPU");
+}
+
 TEST(Cluster, ANameIsACardAndHowMany) {
   const Cluster many = named_cluster("H100x1024");
   EXPECT_EQ(many.nodes, 128);

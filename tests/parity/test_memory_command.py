@@ -73,6 +73,17 @@ def test_the_best_mesh_of_a_cluster(stepc):
     asked = json.loads((stepc.path / "ways.json").read_text())
     assert [(one["cluster"], one["row_tokens"], one["memory_bytes"]) for one in asked] == [
         (card, tokens, memory) for card in ("h100x2", "h200x2") for tokens in (16, 32) for memory in (1 << 30, 1 << 20)]
+    pinned = (*plan[:4], "--train.batch_size=4", "--pin", "dp_shard=2", "--pin", "cp=1", "--pin", "micro_batches=1")
+    computes = [row.split()[3] for row in stepc(*pinned, "--precision", "bfloat16", "--precision", "fp8").stdout.splitlines()]
+    assert computes == ["compute", "bfloat16", "fp8"]
+    assert " in float32, linear layers in float8, 4 rows" in stepc(*pinned, "--precision", "fp8").stdout
+
+    def seconds_of(*more):
+        assert stepc(*pinned, *more, "--json", "ways.json").returncode == 0
+        return json.loads((stepc.path / "ways.json").read_text())["outcomes"][0]["seconds"]
+
+    assert seconds_of("--seq", "2048", "--documents", "16") < seconds_of("--seq", "2048")
+    assert seconds_of("--without", "fuse") > seconds_of()
     (stepc.path / "small.toml").write_text(
         'name = "small"\nnodes = 1\ndevices_per_node = 2\ntarget = "small-card.toml"\n[[links]]\nname = "wire"\n'
         "devices = 2\nbytes_per_second = 1e9\nlatency_seconds = 1e-5\n")

@@ -99,7 +99,8 @@ TEST(Search, BoundsLeaveTheBestIn) {
     }
     cluster.target.gpu->memory_bytes = static_cast<int64_t>(among({4e5, 8e5, 1e9}));
     const auto layers = static_cast<int64_t>(among({2, 4, 6}));
-    const SearchModel model = is_in_parts ? model_in_parts(layers, 4) : model_of(layers, 16);
+    SearchModel model = is_in_parts ? model_in_parts(layers, 4) : model_of(layers, 16);
+    if (!is_in_parts && trial % 3 == 0) model.fp8 = Fp8Recipe::kTensorwise;
     SearchOptions options;
     if (!is_in_parts) options = whole_steps();
     options.top = 1;
@@ -119,6 +120,14 @@ TEST(Search, BoundsLeaveTheBestIn) {
   }
   EXPECT_GT(left_out, 0U);
   EXPECT_GT(pipelines, 0U);
+}
+
+// What a pass gains is what its absence costs.
+TEST(Search, LeavesPassesOut) {
+  SearchOptions options = whole_steps();
+  const double with = search(model_of(4, 128), cluster_of(4), options).best()->seconds;
+  options.without = {"fuse"};
+  EXPECT_GT(search(model_of(4, 128), cluster_of(4), options).best()->seconds, with);
 }
 
 TEST(Search, OfAPipelineItTellsHowLongRanksWait) {

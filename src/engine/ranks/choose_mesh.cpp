@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -35,11 +36,12 @@ std::optional<int64_t> pinned(const Parallel& parallel, std::string_view axis) {
 }
 
 // Cuts the step as StagedStep does.
-StepCut cut_step(const Graph& captured, const Parallel& parallel, const Candidate& way, Strategy& strategy,
-                 const Features& features, const RecomputeOptions* recompute) {
+StepCut cut_step(const Graph& captured, const Parallel& parallel, const Candidate& way,
+                 const std::optional<Fp8Recipe>& fp8, Strategy& strategy, const Features& features,
+                 const RecomputeOptions* recompute) {
   Strategy in_time = strategy;
   in_time.mesh.axes.push_back({std::string(kMicroBatchAxis), way.micro_batches});
-  const Graph local = rank_graph(captured, in_time, features);
+  const Graph local = rank_graph(captured, in_time, features, fp8);
   keep_parameters(strategy, local);
   BatchCut cut = cut_batch(local, strategy.zero);
   StageCuts cuts({way.pp, way.micro_batches, parallel.stages, parallel.order, parallel.chunks});
@@ -54,15 +56,16 @@ StepCut cut_step(const Graph& captured, const Parallel& parallel, const Candidat
 }
 
 SearchResult search_here(const Trace& captured, const Parallel& parallel, const Strategy& base, int64_t rows,
-                         const Cluster& cluster) {
+                         const std::optional<Fp8Recipe>& fp8, const Cluster& cluster) {
   SearchModel model;
   model.heads = cluster.devices();  // who cannot be split so, the plan says
   model.rows = rows;
+  model.fp8 = fp8;
   const Graph graph = functionalise(captured);
   model.most_stages = std::ssize(layer_modules(graph));
   model.capture = [&](int64_t, bool) { return graph; };
   model.cut = [&](const Candidate& way, Strategy& strategy, const RecomputeOptions* recompute) {
-    return cut_step(graph, parallel, way, strategy, cluster.target.features, recompute);
+    return cut_step(graph, parallel, way, fp8, strategy, cluster.target.features, recompute);
   };
   SearchOptions options;
   options.top = kShownWays;
@@ -111,6 +114,7 @@ Cluster cluster_of_ranks(const Target& target, int64_t ranks, int64_t on_a_machi
   cluster.devices_per_node = on_a_machine >= 1 && ranks % on_a_machine == 0 ? on_a_machine : ranks;
   cluster.nodes = ranks / cluster.devices_per_node;
   cluster.target = target;
+  cluster.cores_per_node = std::thread::hardware_concurrency();
   const uint64_t share = usable_bytes() / static_cast<uint64_t>(std::max<int64_t>(1, on_a_machine));
   const uint64_t bytes = share - std::min(share, resident_process_bytes());
   const bool has_budget = budget.kind == MemoryBudget::Kind::kBytes;
@@ -119,12 +123,13 @@ Cluster cluster_of_ranks(const Target& target, int64_t ranks, int64_t on_a_machi
 }
 
 ChosenMesh choose_mesh(const Trace& captured, const Parallel& parallel, const Strategy& base, int64_t rows,
-                       const Target& target, const MemoryBudget& budget, Ranks& ranks) {
+                       const Target& target, const MemoryBudget& budget, const std::optional<Fp8Recipe>& fp8,
+                       Ranks& ranks) {
   std::string chosen, why_not;
   if (ranks.rank() == 0) {
     try {
       const Cluster cluster = cluster_of_ranks(target, ranks.ranks(), ranks.ranks(), budget);
-      const SearchResult result = search_here(captured, parallel, base, rows, cluster);
+      const SearchResult result = search_here(captured, parallel, base, rows, fp8, cluster);
       const Outcome* best = result.best();
       USER_CHECK(best != nullptr, "parallel is \"auto\": {}", nothing_fits(result, cluster));
       const Candidate& way = best->candidate;

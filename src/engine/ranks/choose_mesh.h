@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "comm/ranks.h"
@@ -9,6 +10,7 @@
 #include "cost/target.h"
 #include "engine/ranks/parallel.h"
 #include "ir/trace.h"
+#include "passes/fp8.h"
 #include "passes/partition/strategy.h"
 #include "plan/memory_budget.h"
 
@@ -33,6 +35,7 @@ struct ChosenMesh {
 // as many, all else with one, where the person says no number. UserError on all ranks: axes that contradict each other;
 // nothing fits.
 ChosenMesh choose_mesh(const Trace& captured, const Parallel& parallel, const Strategy& base, int64_t rows,
-                       const Target& target, const MemoryBudget& budget, Ranks& ranks);
+                       const Target& target, const MemoryBudget& budget, const std::optional<Fp8Recipe>& fp8,
+                       Ranks& ranks);
 
 }  // namespace stepc

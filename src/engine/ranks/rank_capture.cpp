@@ -189,7 +189,7 @@ void RankStep::choose(const Trace& captured, const StepInput& input, const Targe
   for (const at::Tensor& one : input.tensors)
     if (rows == 1 && one.defined() && one.dim() > 0) rows = one.size(0);
   if (has_rows_of_own) rows *= ranks_->ranks();
-  ChosenMesh chosen = choose_mesh(captured, *config_.parallel, strategy_, rows, target, budget_, *ranks_);
+  ChosenMesh chosen = choose_mesh(captured, *config_.parallel, strategy_, rows, target, budget_, config_.fp8, *ranks_);
   strategy_.mesh = std::move(chosen.mesh);
   strategy_.zero = chosen.zero;
   check(strategy_);

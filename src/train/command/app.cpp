@@ -242,12 +242,18 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
   plan->add_option("--seq", search.tokens, "tokens of a row, in place of data.seq_len")->check(CLI::Range(1, 1 << 24));
   plan->add_option("--batch", search.rows, "rows of a step, in place of train.batch_size times train.micro_batches")
       ->check(CLI::Range(1, 1 << 24));
-  plan->add_option("--precision", search.computes, "in place of model.compute")
-      ->check(CLI::IsMember({"bfloat16", "float16", "float32"}));
+  plan->add_option("--precision", search.computes, "in place of model.compute; fp8: of train.precision")
+      ->check(CLI::IsMember({"bfloat16", "float16", "float32", "fp8"}));
   plan->add_option("--budget", search.memories, "memory of a device, such as 40GiB, in place of the cluster's");
   plan->add_option(
           "--pin", search.pins,
           "what is not to be chosen: pp, dp_replicate, dp_shard, cp, tp, zero or micro_batches, as in --pin tp=8")
+      ->allow_extra_args(false);
+  plan->add_option("--documents", search.document_tokens,
+                   "rows pack documents of so many tokens, as a run finds in its data; otherwise each row is one")
+      ->check(CLI::Range(1.0, double{1 << 24}));
+  plan->add_option("--without", search.without, "a pass that is left out, to see what it gains (docs/passes.md)")
+      ->check(CLI::IsMember({"recompute", "merge_collectives", "cut_exchanges", "split_collectives", "fuse", "order"}))
       ->allow_extra_args(false);
   plan->add_option("--top", search.top, "so many of the best are shown")
       ->check(CLI::Range(1, 1000))

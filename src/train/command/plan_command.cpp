@@ -97,7 +97,11 @@ std::vector<Question> questions_of(const RunConfig& config, const PlanCommand& c
     one.config.train.batch_size = rows;
     one.config.train.micro_batches = 1;
   });
-  each(command.computes, [](Question& one, const std::string& compute) { one.config.model.compute = compute; });
+  each(command.computes, [](Question& one, const std::string& compute) {
+    const bool is_fp8 = compute == "fp8";  // beside the compute that the run has
+    one.config.train.precision = is_fp8 ? compute : "model";
+    if (!is_fp8) one.config.model.compute = compute;
+  });
   each(command.memories,
        [](Question& one, const std::string& text) { one.cluster = with_memory(std::move(one.cluster), text); });
   return all;
@@ -128,8 +132,10 @@ int run_plan(const RunConfig& config, const PlanCommand& command) {
     SearchOptions options;
     options.pins = pins_of(command, asked.parallel);
     options.top = command.top;
+    options.without = command.without;
     options.progress = [&](size_t done, size_t all) { phase.update(str("{} of {} ways", done, all)); };
-    SearchResult result = search(search_model(asked, shape, adapter_of(asked.lora)), cluster, options);
+    SearchResult result =
+        search(search_model(asked, shape, adapter_of(asked.lora), command.document_tokens), cluster, options);
     answers.push_back({search_subject(asked, shape), cluster, std::move(result)});
   }
   const auto& [subject, cluster, result] = answers.front();

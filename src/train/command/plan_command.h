@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,12 +14,14 @@ namespace stepc::train {
 struct PlanCommand {
   std::vector<std::string> clusters;  // as cost/cluster.h knows them
   // What else is asked for; each combination is one question. Empty: as the run has it.
-  std::vector<int64_t> tokens, rows;  // of a row; of a step
-  std::vector<std::string> computes;  // model.compute
-  std::vector<std::string> memories;  // of a device, as "40GiB"
-  std::vector<std::string> pins;      // "tp=8", "zero=3", "micro_batches=4"
-  std::filesystem::path json;         // where all ways are written, of several questions a list; empty: nowhere
-  std::filesystem::path html;         // a page of what was found for the first question; empty: none
+  std::vector<int64_t> tokens, rows;      // of a row; of a step
+  std::vector<std::string> computes;      // model.compute, or "fp8"
+  std::vector<std::string> memories;      // of a device, as "40GiB"
+  std::vector<std::string> pins;          // "tp=8", "zero=3", "micro_batches=4"
+  std::optional<double> document_tokens;  // of data whose rows pack documents; none: each row is one
+  std::vector<std::string> without;       // passes
+  std::filesystem::path json;             // where all ways are written, of several questions a list; empty: nowhere
+  std::filesystem::path html;             // a page of what was found for the first question; empty: none
   size_t top = 5;
 };
 

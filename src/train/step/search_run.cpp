@@ -38,6 +38,7 @@ SearchModel search_model(const RunConfig& config, const models::DecoderConfig& s
                          const std::optional<models::LoraConfig>& adapter, std::optional<double> document_tokens) {
   SearchModel model;
   model.document_tokens = document_tokens;
+  model.fp8 = config.train.fp8();
   model.layers = shape.num_hidden_layers;
   model.heads = shape.num_key_value_heads > 0 ? shape.num_key_value_heads : shape.num_attention_heads;
   model.tokens = config.data.longest_row();
@@ -65,6 +66,10 @@ SearchSubject search_subject(const RunConfig& config, const models::DecoderConfi
                       human_count(static_cast<double>(shape.parameter_count())), config.model.compute);
   if (config.lora.rank > 0) subject.title += str(", adapters of rank {}", config.lora.rank);
   subject.compute = config.model.compute;
+  if (config.train.fp8()) {
+    subject.title += ", linear layers in float8";
+    subject.compute = config.train.precision;
+  }
   subject.rows = config.train.batch_size * config.train.micro_batches;
   subject.overlaps = config.parallel.overlap;
   subject.tokens = tokens;
