@@ -112,6 +112,7 @@ void expect_as_in_one_piece(const std::string& config, int64_t micro_batches) {
   std::vector<std::vector<Array>> returned;
   for (int64_t m = 0; m < micro_batches; ++m) {
     const std::vector<Array> of_one = run(cut.rounds[0].micro_batch, got, given(m));
+    for (const Array& one : of_one) EXPECT_EQ(one.count(), 1) << "kept for each micro-batch until the update";
     returned.resize(of_one.size());
     for (size_t r = 0; r < of_one.size(); ++r) returned[r].push_back(of_one[r]);
   }
