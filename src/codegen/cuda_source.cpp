@@ -457,8 +457,8 @@ class LaunchPrinter {
         parameters.push_back(str("{} b{}", pointer_type(loops_, b), b));
     }
     parameters.emplace_back("unsigned char* __restrict__ scratch");
-    out_ = str("extern \"C\" __global__ void __launch_bounds__({}) {}({}) {{\n", launch_.block, name_,
-               fmt::join(parameters, ", "));
+    out_ = str("extern \"C\" __global__ void __launch_bounds__({}{}) {}({}) {{\n", launch_.block,
+               launch_.alone ? ", 1" : "", name_, fmt::join(parameters, ", "));
     for (size_t b = 0; b < loops_.buffers.size(); ++b) {
       const LoopBuffer& buffer = loops_.buffers[b];
       const auto type = cuda_memory_type(buffer.dtype);

@@ -488,7 +488,7 @@ bool meet(const std::set<uint32_t>& a, const std::set<uint32_t>& b) {
 }
 
 // Kernels over the grid take blocks of any size: those of a launch have the size of the largest.
-void find_launches(GpuProgram& program) {
+void find_launches(GpuProgram& program, const GpuShape& gpu) {
   Touched together;  // by the launch
   for (size_t k = 0; k < program.kernels.size(); ++k) {
     const GpuKernel& kernel = program.kernels[k];
@@ -515,6 +515,7 @@ void find_launches(GpuProgram& program) {
       }
       launch.blocks += kernel.blocks;
     }
+  for (GpuLaunch& launch : program.launches) launch.alone = launch.blocks <= gpu.multiprocessors;
 }
 
 }  // namespace
@@ -553,7 +554,7 @@ GpuProgram map_to_gpu(LoopProgram program, const GpuShape& gpu) {
   out.loops = std::move(program);
   for (const LoopPhase& phase : out.loops.phases) out.kernels.push_back(KernelMapper(out.loops, phase, gpu).map());
   std::erase_if(out.loops.in_place, [&](const auto& pair) { return !is_read_by_its_lane(out, pair.first); });
-  find_launches(out);
+  find_launches(out, gpu);
   return out;
 }
 

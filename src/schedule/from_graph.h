@@ -28,7 +28,8 @@ struct GraphScheduleOptions {
   std::map<uint32_t, std::string> refused = {};  // groups without generated code, and the reason
   uint64_t most_scratch_bytes = UINT64_MAX;      // of a blocked matmul; the library computes one that needs more
   // The loops of a group for the device that the trace's tensors lie on, in place of those for any machine: its
-  // generated kernels allow other pairs of buffers to be one piece of memory.
+  // generated kernels allow other pairs of buffers to be one piece of memory. None: that device is not here, and what a
+  // kernel of its takes is estimated.
   std::function<LoopProgram(const Graph& group)> lower = {};
   bool is_plain = false;  // one ATen call a node; pointwise groups a chunk of the elements at a time
 };

@@ -197,7 +197,7 @@ struct Schedule {
   }
   // The arena, and memory that outlives the step.
   [[nodiscard]] uint64_t peak_bytes() const { return arena_bytes + own_bytes(); }
-  // The same with the program's tensors: the memory that a budget counts.
+  // With the program's tensors, in the device's memory if there is a device: the memory that a budget counts.
   [[nodiscard]] uint64_t needed_bytes() const;
   [[nodiscard]] uint64_t input_bytes() const;
   [[nodiscard]] size_t count(Instruction::Kind kind) const;

@@ -45,6 +45,7 @@ def test_six_models_are_planned_as_they_are_from_the_cpu():
             assert found["opaque"]["aten::_scaled_dot_product_efficient_attention"] == 6
             continue
         assert found["opaque"] == expected["opaque"]
+        expected["seconds"] += 1e-6 * found["copies"]  # of a batch that is on the card when a step is captured on the CPU
         for key in ("seconds", "exact seconds"):  # autocast's lists differ a little
             assert found[key] == pytest.approx(expected[key], rel=0.06), f"{name}: {key}"
 
@@ -88,7 +89,7 @@ REFUSALS = {
     "listed": "this tensor has no values",
     "mixed": r"takes a tensor on cuda:0 and one of \[2, 64\] on the CPU, which PyTorch refuses, too",
     "nested": "a virtual region is opened inside another one",
-    "accelerated": r"accelerate\(\): nothing runs on the GPU of stepc.virtual",
+    "accelerated": r'accelerate\(\): nothing runs on the GPU of stepc.virtual\(device="cuda"\); stepc.plan\(train_step, batch\) plans a step',
     "timed": "no time passes between two events",
     "memory": "a tensor on cuda:0 has no memory on this machine",
     "afterwards": r"aten::sum would run on cuda:0.*can be planned \(stepc.plan\), not run",

@@ -43,7 +43,9 @@ def numbers_of(plan):
     fast, exact = plan.plan_for("h100"), plan.plan_for("h100", mode="exact")
     return {"obstacle": plan.obstacle, "calls": names_in(plan.graph_text()), "opaque": names_in(fast.schedule_text()),
             "seconds": fast.seconds, "bytes": fast.needed_bytes, "exact seconds": exact.seconds,
-            "exact bytes": exact.needed_bytes, "first lines": fast.schedule_text().splitlines()[:2]}
+            "exact bytes": exact.needed_bytes,
+            "copies": fast.schedule_text().count("the device has none of the host's memory"),
+            "first lines": fast.schedule_text().splitlines()[:2]}
 
 
 def plans(device, precision="autocast"):
