@@ -241,6 +241,12 @@ TEST(Stages, FunctionsMakeTheWholeStep) {
   expect_same(tied, 3, "1f1b", false);
   expect_same(tied, 3, "zb-h1", false);
   expect_same(tied, 4, "zb-v", false);
+  // The residual stream's gradient is the later stages' and the own ones' sum. Its sum over rows is no sum of stages.
+  const RecordedParts positions(
+      R"({"model_type":"gpt2","vocab_size":96,"n_embd":16,"n_layer":4,"n_head":2,"n_positions":512,)"
+      R"("embd_pdrop":0.0,"attn_pdrop":0.0,"resid_pdrop":0.0,"tie_word_embeddings":false})");
+  expect_same(positions, 2, "1f1b", true);
+  expect_same(positions, 4, "zb-h1", true);
 }
 
 size_t crossings(const StageCut& cut) {

@@ -59,17 +59,20 @@ class StageTerms {
   }
 
  private:
-  // Of sums of its operands it makes sums of results: each stage can do it to its own terms.
+  // Of sums of its operands it makes sums of results: each stage can do it to its own terms. It does not make less of
+  // more: what a stage sums over its rows is a gradient that comes from the stage behind it in any case.
   bool is_open(const Node& node) {
     if (node.aten || node.outputs.size() != 1) return false;
     const OpDef& op = op_def(node.op);
     const bool adds = node.inputs.size() == 2 && op.has(Trait::kLinear) && op.has(Trait::kCommutative) &&
                       graph_.shape(node.inputs[0]) == graph_.shape(node.inputs[1]);
     const bool passes_on =
-        node.inputs.size() == 1 && (op.has(Trait::kLinear) || op.collective == Collective::kReduceScatter ||
-                                    op.collective == Collective::kAllReduce);
+        node.inputs.size() == 1 &&
+        ((op.has(Trait::kLinear) && elements(node.outputs[0]) >= elements(node.inputs[0])) ||
+         op.collective == Collective::kReduceScatter || op.collective == Collective::kAllReduce);
     return adds || passes_on;
   }
+  [[nodiscard]] int64_t elements(TensorId tensor) const { return element_count(graph_.shape(tensor)); }
   bool reaches_held(TensorId tensor) {
     if (tensor == held_) return true;
     const NodeId producer = graph_.tensors[tensor.index()].producer;
@@ -293,7 +296,7 @@ class UpdateCut {
     of.goes_to_all = true;
     return of.level + 1;
   }
-  // What takes a large tensor is where that is; what takes small ones of several stages is on all.
+  // What takes large tensors is where all of those are; what takes small ones of several stages is on all.
   void follow(const Node& node) {
     std::set<std::vector<int64_t>> from, large;
     for (TensorId input : node.inputs) {
@@ -304,10 +307,13 @@ class UpdateCut {
     }
     Of made;
     if (from.size() == 1) made.stages = *from.begin();
-    if (large.size() == 1) made.stages = *large.begin();
+    if (!large.empty()) made.stages = *large.begin();
+    for (const std::vector<int64_t>& stages : large)
+      std::erase_if(made.stages, [&](int64_t stage) { return !std::ranges::binary_search(stages, stage); });
     for (TensorId input : node.inputs) {
       const Of& of = of_tensor_[input.index()];
-      const bool is_here = of.stages.empty() || of.stages == made.stages;
+      const bool is_here =
+          of.stages.empty() || (!made.stages.empty() && std::ranges::includes(of.stages, made.stages));
       made.level = std::max(made.level, is_here ? of.level : send_to_all(input, node.op));
     }
     for (TensorId output : node.outputs) of_tensor_[output.index()] = made;
