@@ -11,6 +11,8 @@ namespace stepc {
 namespace {
 
 constexpr int64_t kMost32 = int64_t{1} << 31;
+// That a multiprocessor has registers for, if each thread takes the most that a kernel may have: 65,536 / 128.
+constexpr int64_t kThreadsOfAllRegisters = 512;
 
 // A pointer to a buffer's elements, as it is declared.
 std::string pointer_type(const LoopProgram& program, uint32_t b) {
@@ -457,8 +459,11 @@ class LaunchPrinter {
         parameters.push_back(str("{} b{}", pointer_type(loops_, b), b));
     }
     parameters.emplace_back("unsigned char* __restrict__ scratch");
-    out_ = str("extern \"C\" __global__ void __launch_bounds__({}{}) {}({}) {{\n", launch_.block,
-               launch_.alone ? ", 1" : "", name_, fmt::join(parameters, ", "));
+    const std::string bounds =
+        launch_.alone ? str("{}, {}", launch_.block, std::max<int64_t>(1, kThreadsOfAllRegisters / launch_.block))
+                      : str("{}", launch_.block);
+    out_ = str("extern \"C\" __global__ void __launch_bounds__({}) {}({}) {{\n", bounds, name_,
+               fmt::join(parameters, ", "));
     for (size_t b = 0; b < loops_.buffers.size(); ++b) {
       const LoopBuffer& buffer = loops_.buffers[b];
       const auto type = cuda_memory_type(buffer.dtype);

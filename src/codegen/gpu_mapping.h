@@ -103,7 +103,7 @@ struct GpuLaunch {
   int64_t block = 32;  // threads
   int64_t blocks = 1;
   int64_t shared_bytes = 0;
-  bool alone = false;  // each block has a multiprocessor, so that fewer registers would make room for nothing
+  bool alone = false;  // each block has a multiprocessor: fewer registers than the most would make room for nothing
   bool operator==(const GpuLaunch&) const = default;
 };
 
