@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include <ATen/core/Tensor.h>
@@ -62,6 +63,9 @@ class DeviceArenaLease {
   c10::Stream stream_;
   at::Tensor memory_;
 };
+
+// What the device lacks for an arena of `bytes`, and what it has; empty: it has them, or does not say.
+std::string trouble_with_room(const c10::Device& device, uint64_t bytes);
 
 // Idle arenas of this thread give their pages back: something else needs memory between two steps.
 void release_idle_arenas();

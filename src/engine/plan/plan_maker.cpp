@@ -13,6 +13,7 @@
 #include "engine/plan/plan_stats.h"
 #include "engine/plan/virtual_plan.h"
 #include "engine/record/recorded_step.h"
+#include "runtime/arena.h"
 
 namespace stepc {
 
@@ -111,6 +112,12 @@ void PlanMaker::warn_of(const Plan& plan) {
       log().info("this CPU has no float8: its numbers are emulated, at the cost of f32 matmuls");
     else
       log().warn("precision is \"fp8\", and recorded calls multiply as the step does");
+  }
+  if (const Schedule& schedule = plan.schedule(); !schedule.device.empty() && !told_of_room_) {
+    const std::string trouble =
+        trouble_with_room(at::Device(schedule.device), schedule.arena_bytes - schedule.device_begin);
+    told_of_room_ = !trouble.empty();
+    if (told_of_room_) log().warn("{}; the step runs as it is", trouble);
   }
   if (plan.graph() == nullptr) return;
   const std::vector<std::string>& one_by_one = plan.graph()->one_by_one;

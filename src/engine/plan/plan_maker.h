@@ -44,6 +44,7 @@ class PlanMaker {
   Stats& stats_;
   std::shared_ptr<KernelSources> kernels_;  // set when fast mode needs them
   bool told_of_fp8_ = false;
+  bool told_of_room_ = false;
   std::string kernel_problem_;  // why there are no kernels, or the last problem that was logged about their directory
 };
 

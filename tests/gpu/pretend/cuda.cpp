@@ -142,7 +142,7 @@ int nvrtcCompileProgram(void* which, int, const char* const*) {
       << program->source << "template <class... P> static size_t count_of(void (*)(P...)) { return sizeof...(P); }\n";
   const std::string before = "__launch_bounds__(";
   for (size_t at = program->source.find(before); at != std::string::npos; at = program->source.find(before, at + 1)) {
-    const size_t name = program->source.find(' ', at) + 1;  // of a kernel
+    const size_t name = program->source.find(") ", at) + 2;  // of a kernel
     const std::string of = program->source.substr(name, program->source.find('(', name) - name);
     out << "extern \"C\" size_t count_" << of << "() { return count_of(" << of << "); }\n"
         << "extern \"C\" bool run_" << of << "(void* const* p, unsigned b, unsigned t) { return launch(" << of
