@@ -66,10 +66,9 @@ class StageTerms {
     const OpDef& op = op_def(node.op);
     const bool adds = node.inputs.size() == 2 && op.has(Trait::kLinear) && op.has(Trait::kCommutative) &&
                       graph_.shape(node.inputs[0]) == graph_.shape(node.inputs[1]);
-    const bool passes_on =
-        node.inputs.size() == 1 &&
-        ((op.has(Trait::kLinear) && elements(node.outputs[0]) >= elements(node.inputs[0])) ||
-         op.collective == Collective::kReduceScatter || op.collective == Collective::kAllReduce);
+    const bool passes_on = node.inputs.size() == 1 &&
+                           ((op.has(Trait::kLinear) && elements(node.outputs[0]) >= elements(node.inputs[0])) ||
+                            op.collective == Collective::kReduceScatter || op.collective == Collective::kAllReduce);
     return adds || passes_on;
   }
   [[nodiscard]] int64_t elements(TensorId tensor) const { return element_count(graph_.shape(tensor)); }
@@ -312,8 +311,7 @@ class UpdateCut {
       std::erase_if(made.stages, [&](int64_t stage) { return !std::ranges::binary_search(stages, stage); });
     for (TensorId input : node.inputs) {
       const Of& of = of_tensor_[input.index()];
-      const bool is_here =
-          of.stages.empty() || (!made.stages.empty() && std::ranges::includes(of.stages, made.stages));
+      const bool is_here = of.stages.empty() || (!made.stages.empty() && std::ranges::includes(of.stages, made.stages));
       made.level = std::max(made.level, is_here ? of.level : send_to_all(input, node.op));
     }
     for (TensorId output : node.outputs) of_tensor_[output.index()] = made;
