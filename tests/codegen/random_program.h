@@ -175,16 +175,34 @@ class RandomProgram {
   TensorId rng_;
 };
 
+// By tensor, of how many elements it chooses, by itself or through views and casts; else 7.
+inline std::vector<int64_t> choices_of(const Graph& graph) {
+  constexpr std::string_view kIndexed[] = {"gather", "scatter", "scatter_add", "take", "put", "put_add"};
+  std::vector<int64_t> choices(graph.tensors.size(), 7);
+  for (const Node& node : graph.nodes) {
+    if (std::ranges::find(kIndexed, node.op) == std::end(kIndexed)) continue;
+    const auto dim = static_cast<size_t>(node.attrs.get<int64_t>("dim"));
+    TensorId index = node.inputs[1];
+    for (const Node* made = graph.producer(index); made != nullptr && made->inputs.size() == 1;
+         made = graph.producer(index))
+      index = made->inputs[0];
+    choices[index.index()] = std::min(choices[index.index()], graph.shape(node.inputs[0])[dim]);
+  }
+  return choices;
+}
+
 inline std::vector<Array> random_arrays(const Graph& graph, uint64_t seed, bool specials) {
   std::mt19937_64 random(seed);
   constexpr double kSpecial[] = {-0.0, 0.0, std::numeric_limits<double>::infinity(),
                                  -std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()};
+  const std::vector<int64_t> choices = choices_of(graph);
   std::vector<Array> out;
   for (const GraphInput& input : graph.inputs) {
     Array array(graph.type(input.tensor));
+    const auto most = static_cast<uint64_t>(std::max<int64_t>(1, choices[input.tensor.index()]));
     for (int64_t i = 0; i < array.count(); ++i) {
       if (!array.is_real())
-        array.set(i, static_cast<int64_t>(random() % 7));
+        array.set(i, static_cast<int64_t>(random() % most));
       else if (specials && random() % 8 == 0)
         array.set(i, kSpecial[random() % std::size(kSpecial)]);
       else
