@@ -1,7 +1,8 @@
 """The simulated figures of docs/figures.md: what TorchTitan, TorchAcc and Megatron-LM publish of a technique's gain or of
-scaling, beside what `stepc plan` says for the same model, cards and mesh.
+scaling, beside what `stepc plan` says for the same model, cards and mesh. Asynchronous tensor parallelism and interleaved
+stages are in torchtitan_stacks.py.
 
-    .venv/bin/python benchmarks/field_figures.py [--only async-tp] > figures.md
+    .venv/bin/python benchmarks/field_figures.py [--only zero-bubble] > figures.md
 """
 
 import argparse
@@ -24,7 +25,6 @@ def shard(ranks):
     return {"dp_shard": ranks, "zero": 3, "pp": 1, "tp": 1, "cp": 1}
 
 
-TITAN_70B = {"dp_shard": 32, "zero": 3, "tp": 8, "cp": 1, "pp": 1, "micro_batches": 1}
 TITAN_405B = {"dp_shard": 8, "zero": 2, "tp": 8, "cp": 1, "pp": 8, "micro_batches": 32}
 
 # name: the claim, its published ratio, its source, and the plan before and after. Time before / time after of a step.
@@ -50,22 +50,8 @@ RATIOS = {
         (LLAMA_7B, "a100x8", 2048, 16, shard(8) | {"micro_batches": 1}),
         (LLAMA_7B, "a100x128", 2048, 256, shard(128) | {"micro_batches": 1}),
     ),
-    "async-tp": (
-        "Llama 3.1 70B, FSDP 32 x TP 8, 256 H100-96, 16 rows a group, fp8: exchanges of tp beside the matmuls",
-        876 / 829,
-        "torchtitan, the same page",
-        recipe("70b", "h100-96x256", 512, precision="fp8", without="cut_exchanges", **TITAN_70B),
-        recipe("70b", "h100-96x256", 512, precision="fp8", **TITAN_70B),
-    ),
-    "interleaved": (
-        "Llama 3.1 405B, FSDP 8 x TP 8 x PP 8, 512 H100-96, 32 rows a group: interleaved 1F1B for 1F1B (published in fp8)",
-        128 / 100,
-        "torchtitan, the same page",
-        recipe("405b", "h100-96x512", 256, **TITAN_405B),
-        recipe("405b", "h100-96x512", 256, chunks=2, **TITAN_405B),
-    ),
     "zero-bubble": (
-        "the same: ZB-H1 for 1F1B",
+        "Llama 3.1 405B, FSDP 8 x TP 8 x PP 8, 512 H100-96, 32 rows a group: ZB-H1 for 1F1B",
         None,
         "-",
         recipe("405b", "h100-96x512", 256, **TITAN_405B),

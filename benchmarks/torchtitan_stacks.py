@@ -11,10 +11,11 @@ setting says, a plan what its memory asks for. No plan multiplies in float8 in m
 
 import argparse
 
-from field_figures import TITAN_70B, TITAN_405B, recipe, shard
+from field_figures import TITAN_405B, recipe, shard
 from plans import best_plan
 
 TOKENS = 8192
+TITAN_70B = {"dp_shard": 32, "zero": 3, "tp": 8, "cp": 1, "pp": 1, "micro_batches": 1}
 SMALL_TP = {"dp_shard": 8, "zero": 3, "tp": 8, "cp": 1, "pp": 1, "micro_batches": 1}
 
 

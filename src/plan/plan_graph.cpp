@@ -13,6 +13,7 @@
 #include "ops/op_def.h"
 #include "plan/eager_peak.h"
 #include "plan/overlap.h"
+#include "plan/rank_graph.h"
 #include "plan/simulate.h"
 
 namespace stepc {
@@ -150,8 +151,7 @@ PlannedGraph plan_within(const Graph& captured, const Trace* trace, const PlanGr
   };
   RunOptions run = options.passes;
   run.settings.matmuls = matmul_rule(options.target.features);
-  run.settings.is_for_gpu = options.target.features.sm > 0;
-  run.settings.has_fp8 = has_fp8(options.target.features);
+  set_machine(run.settings, options.target.features);
   PlannedGraph planned;
   planned.options.features = options.target.features;
   planned.options.threads = options.target.threads;
@@ -355,14 +355,9 @@ PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGra
   return planned;
 }
 
-const std::vector<std::string>& done_to_functions() {
-  static const std::vector<std::string> kDone = {"check_indices", "propagate_shardings", "fp8", "partition"};
-  return kDone;
-}
-
-void leave_out_what_is_done(PlanGraphOptions& options) {
-  std::vector<std::string>& without = options.passes.without;
-  without.insert(without.end(), done_to_functions().begin(), done_to_functions().end());
+void leave_out_what_is_done(RunOptions& passes) {
+  for (const char* const pass : {"check_indices", "propagate_shardings", "fp8", "partition"})
+    passes.without.emplace_back(pass);
 }
 
 }  // namespace stepc

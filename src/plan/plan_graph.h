@@ -62,9 +62,8 @@ struct PlannedGraph {
 // if a budget of bytes has room for it without recomputation. Throws UserError for a step that no Schedule can run.
 PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGraphOptions& options);
 
-// The passes that planning a function of a rank's step (plan/rank_graph.h) leaves out: the whole step has been through
-// them.
-const std::vector<std::string>& done_to_functions();
-void leave_out_what_is_done(PlanGraphOptions& options);
+// Leaves out the passes that a function of a rank's step (plan/rank_graph.h) needs no more: the whole step has been
+// through them.
+void leave_out_what_is_done(RunOptions& passes);
 
 }  // namespace stepc

@@ -498,7 +498,7 @@ Price Pricer::price(const Instruction& instruction) const {
     case Instruction::Kind::kCollective:
       return price_collective(instruction);
     case Instruction::Kind::kWait:
-      if (instruction.writes.empty()) return price_host(instruction);  // ends no exchange
+      if (!ends_exchange(instruction)) return price_host(instruction);
       return {WorkClass::kCollective, 0, rates_.instruction_seconds};
     case Instruction::Kind::kOp:
     case Instruction::Kind::kAten:

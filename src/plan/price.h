@@ -16,6 +16,11 @@
 
 namespace stepc {
 
+// Whether it is the wait for an exchange that goes on beside other kernels: other waits give nothing.
+inline bool ends_exchange(const Instruction& instruction) {
+  return instruction.kind == Instruction::Kind::kWait && !instruction.writes.empty();
+}
+
 // Classes of work whose predictions are right or wrong together: the rows of the tables that compare predictions with
 // measurements.
 enum class WorkClass : uint8_t {

@@ -59,7 +59,7 @@ Price Pricer::price_on_gpu(const Instruction& instruction) const {
   using Kind = Instruction::Kind;
   if (instruction.kind == Kind::kGenerated) return {WorkClass::kGenerated, arithmetic, kernel};
   if (instruction.kind == Kind::kCollective) return price_collective(instruction);
-  if (instruction.kind == Kind::kWait && !instruction.writes.empty()) return {WorkClass::kCollective, 0, 0};
+  if (ends_exchange(instruction)) return {WorkClass::kCollective, 0, 0};
   if (instruction.kind != Kind::kOp && instruction.kind != Kind::kAten && instruction.kind != Kind::kCopy &&
       instruction.kind != Kind::kNodes)
     return {WorkClass::kHost, 0, 0};

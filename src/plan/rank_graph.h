@@ -7,8 +7,12 @@
 #include "ir/graph.h"
 #include "passes/fp8.h"
 #include "passes/partition/strategy.h"
+#include "passes/pass.h"
 
 namespace stepc {
+
+// What the passes must know of the machine before they decide about memory.
+void set_machine(PassSettings& settings, const Features& features);
 
 // One rank's step of the strategy's mesh as core ops, before memory is decided. `captured`: the result of
 // functionalise(). `features`: of the machine for which the functions will be planned; they say what documents of

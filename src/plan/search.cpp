@@ -256,7 +256,7 @@ class Searcher {
       Strategy& strategy = options.passes.settings.strategy;
       strategy.context = context_of(step, options);
       const BatchCut cut = cut_in_time(step, one.micro_batches, strategy, options.target.features, model_.fp8);
-      leave_out_what_is_done(options);
+      leave_out_what_is_done(options.passes);
       const auto times = static_cast<double>(one.micro_batches);
       for (const BatchCut::Round& round : cut.rounds) {
         take_part(round.micro_batch, times, true);

@@ -99,7 +99,7 @@ StepCut cut_layers(BatchCut cut, int64_t stages, int64_t layers, bool splits_bac
 }
 
 StagesTaken take_stages(const StepCut& cut, int64_t stages, int64_t micro_batches, PlanGraphOptions options) {
-  leave_out_what_is_done(options);
+  leave_out_what_is_done(options.passes);
   StagesTaken out(static_cast<size_t>(stages));
   std::vector<StepState> state(out.size());
   const auto plan_functions = [&](const StageCut& part) {

@@ -181,8 +181,7 @@ Timeline simulate(const Schedule& schedule, const Target& target) {
     entry.begin_seconds = is_wait ? end : times[i].begin_seconds;
     end = entry.end_seconds = times[i].end_seconds;
     if (is_exchange(instruction)) timeline.exchange_seconds += entry.seconds();
-    const bool ends_exchange = is_wait && !instruction.writes.empty();
-    if (instruction.stream == 0 && (is_exchange(instruction) || ends_exchange))
+    if (instruction.stream == 0 && (is_exchange(instruction) || ends_exchange(instruction)))
       timeline.exposed_seconds += entry.seconds();
     timeline.seconds = std::max(timeline.seconds, end);
     timeline.peak_bytes = std::max(timeline.peak_bytes, live[i]);

@@ -98,7 +98,7 @@ TargetPlan plan_for_target(const Trace& recorded, const Target& target, bool as_
 TargetPlan plan_for_target(const Graph& function, const Target& target, const MemoryBudget& budget,
                            std::optional<double> document_tokens) {
   PlanGraphOptions options = options_for(target, budget, document_tokens);
-  leave_out_what_is_done(options);
+  leave_out_what_is_done(options.passes);
   return planned(function, nullptr, options);
 }
 

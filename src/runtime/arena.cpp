@@ -117,20 +117,23 @@ FreeOnDevice& free_on_device() {
   static auto* instance = new FreeOnDevice;  // leaked: a device may be gone before static destructors run
   return *instance;
 }
-}  // namespace
-
-std::string trouble_with_room(const c10::Device& device, uint64_t bytes) {
-  if (!c10::impl::hasDeviceGuardImpl(device.type())) return {};  // a plan for a machine elsewhere
-  {
-    const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
-    const std::lock_guard lock(free_on_device().mutex);
-    const std::vector<at::Tensor>& free = free_on_device().of(stream);
-    if (!free.empty() && free.back().nbytes() >= bytes) return {};
-  }
+std::string trouble_with_free_bytes(const c10::Device& device, uint64_t bytes) {
   const auto facts = device_facts(device);
   if (!facts || facts->total_bytes == 0 || bytes <= facts->free_bytes) return {};
   return str("the plan needs {} on {}, of whose {} there are {} free", human_bytes(bytes), name_of(device, facts),
              human_bytes(facts->total_bytes), human_bytes(facts->free_bytes));
+}
+}  // namespace
+
+std::string trouble_with_room(const c10::Device& device, uint64_t bytes) {
+  if (!c10::impl::hasDeviceGuardImpl(device.type())) return {};  // a plan for a machine elsewhere
+  const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+  {
+    const std::lock_guard lock(free_on_device().mutex);
+    const std::vector<at::Tensor>& free = free_on_device().of(stream);
+    if (!free.empty() && free.back().nbytes() >= bytes) return {};
+  }
+  return trouble_with_free_bytes(device, bytes);
 }
 
 DeviceArenaLease::DeviceArenaLease(const c10::Device& device, uint64_t bytes)
@@ -145,7 +148,7 @@ DeviceArenaLease::DeviceArenaLease(const c10::Device& device, uint64_t bytes)
   if (memory_.defined() && memory_.nbytes() >= bytes) return;
   memory_.reset();
   const auto rounded = static_cast<int64_t>((std::max<uint64_t>(bytes, 1) + kHugePage - 1) / kHugePage * kHugePage);
-  const std::string trouble = trouble_with_room(device, bytes);
+  const std::string trouble = trouble_with_free_bytes(device, bytes);
   USER_CHECK(trouble.empty(), "{}", trouble);
   try {
     memory_ = at::empty({rounded}, at::TensorOptions().dtype(at::kByte).device(device));

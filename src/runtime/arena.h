@@ -64,7 +64,8 @@ class DeviceArenaLease {
   at::Tensor memory_;
 };
 
-// What the device lacks for an arena of `bytes`, and what it has; empty: it has them, or does not say.
+// What the device lacks for a lease of `bytes`, and what it has; empty: an idle arena or its free memory is enough, or
+// it does not say.
 std::string trouble_with_room(const c10::Device& device, uint64_t bytes);
 
 // Idle arenas of this thread give their pages back: something else needs memory between two steps.

@@ -155,7 +155,7 @@ PlannedGraph plan_fast(const Trace& trace, KernelSources& kernels, const Compile
   if (options.function == nullptr)
     how.passes.settings.fp8 = options.fp8;
   else
-    how.passes.without = done_to_functions();
+    leave_out_what_is_done(how.passes);
   how.schedule = [&](const Graph& graph, const GraphScheduleOptions& one) {
     return schedule_measured(graph, kernels, one);
   };
@@ -224,8 +224,7 @@ Compiled compile_plain(const Trace& trace, KernelSources& kernels, const Compile
   if (options.function == nullptr) passes.settings.fp8 = options.fp8;
   const auto leave_out = [&](std::vector<std::string> names) {
     passes.without = std::move(names);
-    if (options.function != nullptr)
-      passes.without.insert(passes.without.end(), done_to_functions().begin(), done_to_functions().end());
+    if (options.function != nullptr) leave_out_what_is_done(passes);
   };
   leave_out({"fuse_losses", "recompute", "merge_collectives", "fuse"});
   const Graph captured = captured_graph(trace, options);

@@ -69,7 +69,6 @@ void count_bytes(const std::vector<StageCost>& stages, const std::vector<StagePa
 PipelinePrice price_pipeline(const std::vector<StageCost>& stages, const StageOrder& order) {
   INTERNAL_CHECK_EQ(std::ssize(stages), order.stages, "stages of the order");
   const StageProgram program = program_of(order);
-  check_ends(program);
   std::vector<double> seconds;  // by function, as StagePass::Kind
   for (const StageCost& one : stages)
     seconds.insert(seconds.end(), {one.forward_seconds, one.input_seconds + one.weight_seconds, one.input_seconds,

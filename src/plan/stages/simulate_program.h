@@ -19,7 +19,7 @@ struct ProgramTimeline {
 };
 
 // `function_seconds`: by function. `message_seconds`: of a send, from its beginning until all of it has arrived;
-// sending takes no time of the rank. All calls of `program` must end.
+// sending takes no time of the rank. Throws UserError, as check_ends(), if ranks wait for each other forever.
 ProgramTimeline simulate(const StageProgram& program, const std::vector<double>& function_seconds,
                          const std::function<double(const StageCall& send)>& message_seconds);
 
