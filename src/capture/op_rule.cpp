@@ -62,7 +62,7 @@ TensorType type_of(const Trace& trace, ValueId id) {
   return {value.dtype, value.sizes};
 }
 
-DType dtype_of(const WrappedNumber& number) {
+DType dtype_of_number(const WrappedNumber& number) {
   if (std::holds_alternative<bool>(number.number)) return DType::kBool;
   return std::holds_alternative<int64_t>(number.number) ? DType::kI64 : DType::kF64;
 }
@@ -82,7 +82,7 @@ OpUse use_of(const Trace& trace, const Call& call) {
       for (ValueId id : *list) operands.push_back(operand(id));
       use.args.emplace_back(std::move(operands));
     } else {
-      if (const auto* number = std::get_if<WrappedNumber>(&arg)) use.operands.push_back({dtype_of(*number), {}});
+      if (const auto* number = std::get_if<WrappedNumber>(&arg)) use.operands.push_back({dtype_of_number(*number), {}});
       use.args.push_back(arg);
     }
   }

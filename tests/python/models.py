@@ -16,15 +16,24 @@ from harness import source_of
 
 VOCABULARY = 64
 BATCH, LENGTH = 3, 10
+CONVOLUTIONS = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
 
 
 @dataclasses.dataclass
 class Model:
-    build: Callable  # () -> module, in float32
+    make: Callable  # () -> module, in float32
     batch: Callable  # (generator, masked) -> dict of what the forward takes
     loss_of: Callable = lambda module, batch: module(**batch).loss
     masks: bool = False
     checkpointing: bool = True
+
+    def build(self):
+        """A new module. Threads of oneDNN's convolutions spin until all of them have arrived, which takes a time slice
+        where cores are fewer than threads: who convolves runs on one."""
+        module = self.make()
+        if any(isinstance(each, CONVOLUTIONS) for each in module.modules()):
+            torch.set_num_threads(1)
+        return module
 
 
 def padding(source, length=LENGTH):

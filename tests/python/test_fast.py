@@ -261,7 +261,7 @@ def test_checkpointing_stays(name, dtype):
 
 
 def test_checkpointing_changes_memory_alone():
-    model = dataclasses.replace(MODELS["llama"], build=deep_llama)
+    model = dataclasses.replace(MODELS["llama"], make=deep_llama)
     torch.manual_seed(0)
     module = without_dropout(model.build().train())
     plain, step = run(model, copy.deepcopy(module), torch.float32, stepc.Config(mode="fast"))
