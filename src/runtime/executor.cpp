@@ -159,6 +159,7 @@ struct Executor::Impl {
   InstructionMemory memory;
   BoundOperands operands;
   std::optional<DeviceGraphs> graphs;
+  RunClocks run_clocks;
   std::vector<BoundInstruction> bound;                                    // by instruction
   std::function<void(const Instruction&, const at::Tensor&)> on_written;  // of whoever made the executor
   std::map<std::pair<CallId, size_t>, size_t> host_numbers;
@@ -343,9 +344,9 @@ struct Executor::Impl {
   bool watch_instruction(size_t index, StepResult& result) {
     if (running->dry) running->dry->before(index);
     RunTimes* const times = running->inputs.times;
-    const double begin = times == nullptr ? 0 : times->now();
+    if (times != nullptr) times->begin_instruction(index);
     const bool goes_on = run_instruction(index, result);
-    if (times != nullptr) times->add({index, begin, times->now()});
+    if (times != nullptr) times->end_instruction();
     if (running->inputs.on_written) show_written(index);
     if (running->dry) running->dry->after(index);
     return goes_on;
@@ -431,6 +432,8 @@ struct Executor::Impl {
     if (result.is_whole()) collect(result);
     result.memory = memory.counts();
     if (graphs) result.memory.device_graphs = graphs->launches();
+    if (!running->is_watched()) run_clocks.end_run();
+    result.on_device = run_clocks.take_ended();
     if (running->inputs.times != nullptr) running->inputs.times->end();
     running.reset();
     return result;
@@ -501,7 +504,7 @@ bool Executor::is_unfit() const { return impl_->unfit; }
 StepResult Executor::run(RunInputs given) {
   Impl& impl = *impl_;
   INTERNAL_CHECK(impl.running == nullptr, "a run begins while another one is paused");
-  if (given.times != nullptr) given.times->begin();
+  if (given.times != nullptr) given.times->begin(impl.schedule.device);
   if (impl.on_written)
     given.on_written = [&impl, next = std::move(given.on_written)](size_t index, const at::Tensor& written) {
       impl.on_written(impl.schedule.instructions[index], written);
@@ -519,6 +522,7 @@ StepResult Executor::run(RunInputs given) {
   }
   impl.memory.begin_step(impl.running->place);
   if (impl.graphs) impl.graphs->begin_run();
+  if (!impl.running->is_watched()) impl.run_clocks.begin_run(impl.schedule.device);
   return impl.go_on();
 }
 
