@@ -4,6 +4,8 @@
 #include <array>
 #include <cctype>
 #include <filesystem>
+#include <iterator>
+#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -173,6 +175,26 @@ Target named_target(const std::string& name_or_path, bool tf32) {
   user_error("target {}: there is no such target and no such file; {}there are {}, or give a Target file's path",
              in_quotes(name_or_path), near ? str("did you mean {}? ", *near) : std::string(),
              fmt::join(target_names(), ", "));
+}
+
+std::optional<Target> target_of_card(const std::string& name, uint64_t memory_bytes, int64_t multiprocessors,
+                                     bool tf32) {
+  constexpr double kLeast = 0.97, kMost = 1.1;  // of a data sheet's bytes: a card of "80 GB" has 80 to 86 of them
+  std::istringstream text(name);
+  const std::vector<std::string> words{std::istream_iterator<std::string>(text), {}};
+  const auto has = [&](std::string_view word) {
+    return std::ranges::any_of(words, [&](const std::string& one) {
+      return std::ranges::equal(one.substr(0, one.find('-')), word, {},
+                                [](unsigned char c) { return std::tolower(c); });
+    });
+  };
+  if (has("pcie") || has("nvl")) return std::nullopt;
+  for (const Card& card : kCards) {
+    const double share = static_cast<double>(memory_bytes) / card.memory_bytes;
+    if (has(card.name) && card.multiprocessors == multiprocessors && share > kLeast && share < kMost)
+      return target_of(card, tf32);
+  }
+  return std::nullopt;
 }
 
 }  // namespace stepc

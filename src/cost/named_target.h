@@ -1,6 +1,8 @@
 // The machines that can be planned for by name, as data with their sources; or one that a Target file describes.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,5 +34,10 @@ std::vector<std::string> target_names();
 // target, with the known ones; for V100, for which torch has no kernels; and for a file that is no Target. A file has
 // its own rates: `tf32` counts only for names.
 Target named_target(const std::string& name_or_path, bool tf32 = false);
+
+// Of a card by what its driver says of it ("NVIDIA H100 80GB HBM3", all bytes of its memory, its multiprocessors).
+// nullopt for one that is none of these: PCIe and NVL cards have other rates.
+std::optional<Target> target_of_card(const std::string& name, uint64_t memory_bytes, int64_t multiprocessors,
+                                     bool tf32 = false);
 
 }  // namespace stepc

@@ -17,6 +17,9 @@ constexpr double kMicro = 1e6;
 constexpr double kGiga = 1e9;
 constexpr size_t kWidest = 44;  // of a name in the table
 
+// A time that is there, else a dash.
+std::string time_or_none(double seconds, bool is_there) { return is_there ? time_text(seconds) : "-"; }
+
 double rate(double amount, double seconds) { return seconds > 0 ? amount / seconds / kGiga : 0; }
 
 struct Row {
@@ -64,13 +67,14 @@ std::string fitted(const std::string& name) {
 // A small rate keeps two digits: a short call's is far below 1, and 0.0 would say that it does nothing.
 std::string rate_text(double rate) { return rate == 0 || rate >= 1 ? str("{:.1f}", rate) : str("{:.2g}", rate); }
 
-std::string line(const Row& row, double step_seconds) {
+std::string line(const Row& row, const Profile& profile) {
   return str("  {:<{}} {:>6} {:>11} {:>6.1f} {:>11} {:>9} {:>7}\n", fitted(row.name), kWidest, row.count,
-             time_text(row.seconds), step_seconds > 0 ? 100 * row.seconds / step_seconds : 0, time_text(row.predicted),
-             rate_text(rate(row.work.all_flops(), row.seconds)), rate_text(rate(row.work.bytes, row.seconds)));
+             time_text(row.seconds), profile.seconds > 0 ? 100 * row.seconds / profile.seconds : 0,
+             time_or_none(row.predicted, profile.is_predicted), rate_text(rate(row.work.all_flops(), row.seconds)),
+             rate_text(rate(row.work.bytes, row.seconds)));
 }
 
-std::string table(std::string_view title, std::vector<Row> rows, size_t most, double step_seconds) {
+std::string table(std::string_view title, std::vector<Row> rows, size_t most, const Profile& profile) {
   std::string out = str("{:<{}} {:>6} {:>11} {:>6} {:>11} {:>9} {:>7}\n", title, kWidest + 2, "count", "measured", "%",
                         "predicted", "GFLOP/s", "GB/s");
   if (rows.size() > most) {
@@ -78,7 +82,7 @@ std::string table(std::string_view title, std::vector<Row> rows, size_t most, do
     rows.resize(most);
     rows.push_back(rest);
   }
-  for (const Row& row : rows) out += line(row, step_seconds);
+  for (const Row& row : rows) out += line(row, profile);
   return out;
 }
 
@@ -103,13 +107,15 @@ std::string module_row(const ProfiledInstruction& one) {
 
 std::string rates_text(const Profile& profile) {
   const Target& target = profile.target;
+  if (!profile.is_predicted) return str("nothing: the rates of {} are not known", profile.device);
+  if (target.gpu) return str("data sheets and published rates of {}", target.gpu->name);
   return str(
       "{:.1f} GFLOP/s, {:.1f} on bf16, {:.1f} GB/s, {}", target.flops_per_second / kGiga,
       target.narrow_flops_per_second / kGiga, target.bytes_per_second / kGiga,
       profile.is_calibrated ? "measured on this machine" : "defaults: `stepc calibrate` measures this machine's");
 }
 
-ordered_json track_name(int track, const char* name) {
+ordered_json track_name(int track, std::string_view name) {
   return {{"name", "thread_name"}, {"ph", "M"}, {"pid", 1}, {"tid", track}, {"args", {{"name", name}}}};
 }
 
@@ -146,44 +152,55 @@ void Profile::append(const Profile& next) {
   for (ProfiledInstruction instruction : next.instructions) {
     instruction.index += before;
     instruction.begin_seconds += seconds;
+    instruction.call_begin_seconds += seconds;
     instructions.push_back(std::move(instruction));
   }
+  call_seconds = seconds + next.call_seconds;
   seconds += next.seconds;
 }
 
 std::string to_text(const Profile& profile, size_t rows) {
   const std::vector<Row> kinds = rows_by(profile, kind_row);
   const Row sum = sum_of(kinds, 0, "");
-  std::string out = str("step ({} mode) {}: {} in {} instructions, {} between them; predicted {}\n", profile.mode,
-                        time_text(profile.seconds), time_text(sum.seconds), sum.count,
-                        time_text(profile.seconds - sum.seconds), time_text(sum.predicted));
+  std::string out =
+      str("step ({} mode{}) {}: {} in {} instructions, {} between them; predicted {}\n", profile.mode,
+          profile.device.empty() ? "" : " on " + profile.device, time_text(profile.seconds), time_text(sum.seconds),
+          sum.count, time_text(profile.seconds - sum.seconds), time_or_none(sum.predicted, profile.is_predicted));
+  if (!profile.device.empty())
+    out += str("times are the device's, each instruction launched by itself; the host made its calls in {}\n",
+               time_text(profile.call_seconds));
   out += str("predicted from {}\n", rates_text(profile));
   const std::vector<Row> classes = rows_by(profile, class_row);
-  out += table("by class of work", classes, classes.size(), profile.seconds);
-  out += badly_predicted(classes, profile.seconds);
-  out += table("by kind", kinds, rows, profile.seconds);
-  out += table("by module", rows_by(profile, module_row), rows, profile.seconds);
+  out += table("by class of work", classes, classes.size(), profile);
+  if (profile.is_predicted) out += badly_predicted(classes, profile.seconds);
+  out += table("by kind", kinds, rows, profile);
+  out += table("by module", rows_by(profile, module_row), rows, profile);
   return out;
 }
 
 std::string to_trace_events(const Profile& profile) {
-  constexpr int kMeasured = 1, kPredicted = 2;
+  constexpr int kMeasured = 1, kPredicted = 2, kCalls = 3;
   ordered_json events = ordered_json::array();
   events.push_back({{"name", "process_name"}, {"ph", "M"}, {"pid", 1}, {"args", {{"name", "training step"}}}});
-  events.push_back(track_name(kMeasured, "measured"));
-  events.push_back(track_name(kPredicted, "predicted"));
+  const bool is_on_device = !profile.device.empty();
+  events.push_back(track_name(kMeasured, is_on_device ? "measured on the device" : "measured"));
+  if (profile.is_predicted) events.push_back(track_name(kPredicted, "predicted"));
+  if (is_on_device) events.push_back(track_name(kCalls, "the host's calls"));
   double predicted_end = 0;
   for (const ProfiledInstruction& one : profile.instructions) {
     const double predicted = one.predicted_seconds;
     events.push_back(event_of(one, kMeasured, one.begin_seconds, one.seconds, predicted));
-    events.push_back(event_of(one, kPredicted, predicted_end, predicted, predicted));
+    if (profile.is_predicted) events.push_back(event_of(one, kPredicted, predicted_end, predicted, predicted));
+    if (is_on_device) events.push_back(event_of(one, kCalls, one.call_begin_seconds, one.call_seconds, predicted));
     predicted_end += predicted;
   }
-  const ordered_json about = {{"mode", profile.mode},
-                              {"step_us", profile.seconds * kMicro},
-                              {"predicted_us", predicted_end * kMicro},
-                              {"rates", rates_text(profile)}};
-  const ordered_json whole = {{"displayTimeUnit", "ms"}, {"otherData", about}, {"traceEvents", std::move(events)}};
+  ordered_json about = {{"mode", profile.mode},
+                        {"step_us", profile.seconds * kMicro},
+                        {"predicted_us", predicted_end * kMicro},
+                        {"rates", rates_text(profile)}};
+  if (is_on_device) about["device"] = profile.device;
+  const ordered_json whole = {
+      {"displayTimeUnit", "ms"}, {"otherData", std::move(about)}, {"traceEvents", std::move(events)}};
   return whole.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 

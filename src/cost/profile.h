@@ -20,15 +20,19 @@ struct ProfiledInstruction {
   Work work;
   double begin_seconds = 0;  // from the beginning of the step
   double seconds = 0;
+  double call_begin_seconds = 0, call_seconds = 0;  // on a device: of the host's call, where `seconds` are the device's
   double predicted_seconds = 0;
   std::string work_class;  // a class whose predictions are right or wrong together: "matmul (blocked)"
 };
 
 struct Profile {
-  std::string mode;  // "exact", "fast"
+  std::string mode;         // "exact", "fast"
+  std::string device = {};  // "cuda:0"; empty: the CPU
   Target target;
   bool is_calibrated = false;  // the target was measured on this machine; otherwise it is the default
+  bool is_predicted = true;    // false: nobody knows the rates of the device
   double seconds = 0;          // of the whole step, with the time between instructions
+  double call_seconds = 0;     // on a device: until the host has made its calls
   std::vector<ProfiledInstruction> instructions;  // in the order of the run
 
   // Appends the profile of what ran next, as part of the same step.
@@ -42,7 +46,8 @@ std::string time_text(double seconds);
 // each. Names each class whose prediction was bad.
 std::string to_text(const Profile& profile, size_t rows = 15);
 
-// Trace-event JSON with two tracks: instructions as they ran, and one after another with their predicted times.
+// Trace-event JSON with two tracks: instructions as they ran, and one after another with their predicted times. On a
+// device a third one: the host's calls.
 std::string to_trace_events(const Profile& profile);
 
 }  // namespace stepc

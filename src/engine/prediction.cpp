@@ -7,7 +7,6 @@
 #include "cost/profile.h"
 #include "cost/target_file.h"
 #include "engine/config.h"
-#include "plan/simulate.h"
 
 namespace stepc {
 
@@ -37,15 +36,26 @@ KnownTarget known_target(const Config& config, const Features& features, int thr
   return {*config.target, !(config.target->rates == Rates())};
 }
 
+bool is_priced(const Schedule& schedule, const KnownTarget& known) {
+  return schedule.device.empty() || known.target.gpu.has_value();
+}
+
+Timeline timeline_of(Schedule schedule, const KnownTarget& known) {
+  if (known.target.gpu) schedule.features = known.target.features;
+  return simulate(schedule, known.target);
+}
+
 Prediction predict(const Schedule& schedule, const KnownTarget& known) {
-  const Timeline timeline = simulate(schedule, known.target);
+  const Timeline timeline = timeline_of(schedule, known);
   return {.seconds = timeline.seconds,
           .is_calibrated = known.is_calibrated,
+          .is_of_card = known.target.gpu.has_value(),
           .exchange_seconds = timeline.exchange_seconds,
           .exposed_seconds = timeline.exposed_seconds};
 }
 
 std::string_view source_of(const Prediction& prediction) {
+  if (prediction.is_of_card) return "from data sheets and published rates of the card";
   if (prediction.is_calibrated) return "from this machine's rates";
   if (prediction.is_scaled)
     return "from default rates, scaled by the matmuls measured here: `stepc calibrate` measures the rest";

@@ -7,6 +7,7 @@
 
 #include "cost/target.h"
 #include "plan/plan_graph.h"
+#include "plan/simulate.h"
 #include "schedule/schedule.h"
 
 namespace stepc {
@@ -16,7 +17,8 @@ struct Config;
 struct Prediction {
   double seconds = 0;
   bool is_calibrated = false;                        // from this machine's own rates; otherwise from the default's,
-  bool is_scaled = false;                            // which a measurement of this machine has scaled
+  bool is_scaled = false;                            // which a measurement of this machine has scaled,
+  bool is_of_card = false;                           // or from what is published of the GPU
   double exchange_seconds = 0, exposed_seconds = 0;  // as in Timeline
 };
 
@@ -30,6 +32,10 @@ KnownTarget known_target(const std::filesystem::path& kernel_directory, const Fe
 // That, or Config::target. UserError for one of another number of threads.
 KnownTarget known_target(const Config& config, const Features& features, int threads);
 
+// Whether that machine is of the kind that runs the Schedule: a GPU where it is a device's.
+bool is_priced(const Schedule& schedule, const KnownTarget& known);
+// simulate(), of recorded calls too, which are planned for no kind of machine.
+Timeline timeline_of(Schedule schedule, const KnownTarget& known);
 Prediction predict(const Schedule& schedule, const KnownTarget& known);
 
 // "from this machine's rates"

@@ -1,6 +1,8 @@
 // The report after a run: planned values beside measured ones.
 #include <algorithm>
 
+#include <fmt/ranges.h>
+
 #include "base/text.h"
 #include "cost/profile.h"
 #include "engine/stats.h"
@@ -10,6 +12,20 @@ namespace stepc {
 namespace {
 std::string ratio(uint64_t a, uint64_t b) {
   return b == 0 ? "-" : str("{:.3f}", static_cast<double>(a) / static_cast<double>(b));
+}
+
+std::string mean_text(double seconds, uint64_t count) { return time_text(seconds / static_cast<double>(count)); }
+
+std::string step_time_text(const Stats& s, const std::optional<Prediction>& prediction) {
+  std::vector<std::string> parts;
+  if (prediction) parts.push_back("predicted " + to_text(*prediction));
+  if (s.device_replays != 0)
+    parts.push_back(str("measured {} on the device, the mean of {} replays; the host's calls {}",
+                        mean_text(s.device_seconds, s.device_replays), s.device_replays,
+                        mean_text(s.execute_seconds, s.replays)));
+  else if (prediction && s.replays != 0)
+    parts.push_back(str("measured {}, the mean of {} replays", mean_text(s.execute_seconds, s.replays), s.replays));
+  return parts.empty() ? std::string() : str("  step time   {}\n", fmt::join(parts, "; "));
 }
 }  // namespace
 
@@ -43,13 +59,7 @@ std::string report_text(const Stats& s, std::string_view mode, const std::option
   if (s.replays != 0 && s.shadow_seconds > 0)
     out += str(", optimizers' host code {:.3f} ms a step", 1e3 * s.shadow_seconds / static_cast<double>(s.replays));
   out += "\n";
-  if (prediction) {
-    out += str("  step time   predicted {}", to_text(*prediction));
-    if (s.replays != 0)
-      out += str("; measured {}, the mean of {} replays", time_text(s.execute_seconds / static_cast<double>(s.replays)),
-                 s.replays);
-    out += "\n";
-  }
+  out += step_time_text(s, prediction);
   if (!s.auto_budget.empty()) out += str("  budget auto {}\n", s.auto_budget);
   out += "  memory                     planned     measured        eager\n";
   out += str("    step peak           {:>12} {:>12} {:>12}\n", human_bytes(s.planned_peak_bytes),

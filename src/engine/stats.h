@@ -49,7 +49,9 @@ struct Stats {
   double planning_seconds = 0;
   double verify_seconds = 0;
   double shadow_seconds = 0;   // of optimizers that run without kernels, with the copies that undo them
-  double execute_seconds = 0;  // of replays, from the first instruction to the last
+  double execute_seconds = 0;  // of replays, from the first instruction to the last; on a device, of the host's calls
+  double device_seconds = 0;   // of device_replays, from what they launched first to the end of what they launched last
+  uint64_t device_replays = 0;  // that were timed on their device
   std::string layout_algorithm;
   std::string traced;         // why the step's host code runs beside every replay; empty: it does not
   std::string eager_errs;     // where float64 decided: the least accurate call of eager

@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <utility>
 
+#include <ATen/Context.h>
+
 #include "aten/cpu_hook.h"
+#include "aten/device_facts.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "capture/observer.h"
+#include "cost/named_target.h"
 #include "engine/plan/plan_profile.h"
 #include "engine/plan/plan_stats.h"
 #include "engine/ranks/rank_step.h"
@@ -342,8 +346,9 @@ bool Step::prove(PlanEntry& entry, Plan& plan, const std::vector<at::Tensor>& te
 std::optional<Prediction> Step::prediction() const {
   if (ranks_ != nullptr) return ranks_->prediction();
   const Plan* plan = plans_.latest();
-  if (plan == nullptr || !plan->schedule().device.empty()) return std::nullopt;  // rates are the CPU's
-  return predict(plan->schedule(), target_of(*plan));
+  if (plan == nullptr) return std::nullopt;
+  const KnownTarget known = target_of(*plan);
+  return is_priced(plan->schedule(), known) ? std::optional(predict(plan->schedule(), known)) : std::nullopt;
 }
 
 std::optional<Target> Step::weighed_with() const {
@@ -352,8 +357,15 @@ std::optional<Target> Step::weighed_with() const {
   return plan != nullptr && plan->weighed() ? std::optional(plan->known().target) : std::nullopt;
 }
 
-// A plan is predicted with the Target that it was weighed with.
+// A plan is predicted with the Target that it was weighed with, on a device with its card's if that is known.
 KnownTarget Step::target_of(const Plan& plan) const {
+  if (const std::string& device = plan.schedule().device; !device.empty()) {
+    const auto facts = device_facts(c10::Device(device));
+    const auto card = facts ? target_of_card(facts->name, facts->total_bytes, facts->multiprocessors,
+                                             at::globalContext().allowTF32CuBLAS())
+                            : std::nullopt;
+    return card ? KnownTarget{.target = *card} : KnownTarget();
+  }
   if (plan.weighed()) return plan.known();
   return known_target(config_.kernel_directory, plan.schedule().features, plan.schedule().threads);
 }

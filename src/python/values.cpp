@@ -145,6 +145,8 @@ py::dict dict_of(const Stats& s) {
   put("verify_seconds", s.verify_seconds);
   put("shadow_seconds", s.shadow_seconds);
   put("execute_seconds", s.execute_seconds);
+  put("device_seconds", s.device_seconds);
+  put("device_replays", s.device_replays);
   put("auto_budget", s.auto_budget);
   put("verified_with", s.verified_with);
   put("layout_algorithm", s.layout_algorithm);

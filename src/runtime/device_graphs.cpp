@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <set>
 
 #include "base/log.h"
 
@@ -14,9 +13,9 @@ constexpr uint64_t kPlainRuns = 2;        // before the first recording: librari
 constexpr int kMostRecordings = 8;        // of a range whose memory moves again and again
 }  // namespace
 
-DeviceGraphs::DeviceGraphs(const Schedule& schedule, const BoundOperands& operands)
+DeviceGraphs::DeviceGraphs(const Schedule& schedule, const BoundOperands& operands, const std::set<size_t>& begins)
     : schedule_(schedule), operands_(operands), range_at_(schedule.instructions.size(), -1) {
-  if (!schedule.device.empty()) find_ranges();
+  if (!schedule.device.empty()) find_ranges(begins);
 }
 
 // Whether the operand is the device's and lies at one place from run to run, as long as nobody moves it.
@@ -43,14 +42,16 @@ bool DeviceGraphs::may_be_part(const Instruction& instruction) const {
          std::ranges::all_of(instruction.writes, stays_there);
 }
 
-void DeviceGraphs::find_ranges() {
+void DeviceGraphs::find_ranges(const std::set<size_t>& begins) {
   std::set<size_t> supplied;  // by the host, anew for each run
   for (const HostNumber& number : schedule_.host_numbers)
     if (number.instruction) supplied.insert(*number.instruction);
   const size_t count = schedule_.instructions.size();
   for (size_t begin = 0; begin < count;) {
     size_t end = begin;
-    while (end < count && !supplied.contains(end) && may_be_part(schedule_.instructions[end])) ++end;
+    while (end < count && !supplied.contains(end) && may_be_part(schedule_.instructions[end]) &&
+           (end == begin || !begins.contains(end)))
+      ++end;
     if (end - begin >= kLeastInstructions) {
       Range range;
       range.begin = begin;

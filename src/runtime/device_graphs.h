@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "aten/device_hook.h"
@@ -17,8 +18,9 @@ namespace stepc {
 
 class DeviceGraphs {
  public:
-  // Both must outlive this object.
-  DeviceGraphs(const Schedule& schedule, const BoundOperands& operands);
+  // Both must outlive this object. `begins`: instructions before which the host may look at something, so that only the
+  // first of a range may be one.
+  DeviceGraphs(const Schedule& schedule, const BoundOperands& operands, const std::set<size_t>& begins);
 
   void begin_run() {
     ++runs_;
@@ -46,7 +48,7 @@ class DeviceGraphs {
 
   [[nodiscard]] bool may_be_part(const Instruction& instruction) const;
   [[nodiscard]] bool stays(OperandId operand) const;
-  void find_ranges();
+  void find_ranges(const std::set<size_t>& begins);
   bool record(Range& range, const std::function<void(size_t)>& run_instruction) const;
 
   const Schedule& schedule_;

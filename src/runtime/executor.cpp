@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <map>
+#include <set>
 
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
@@ -19,6 +20,7 @@
 #include "runtime/bind/bound_aten.h"
 #include "runtime/bind/bound_kernel.h"
 #include "runtime/device_graphs.h"
+#include "runtime/device_guards.h"
 #include "runtime/device_programs.h"
 #include "schedule/verify_kernels.h"
 
@@ -158,7 +160,9 @@ struct Executor::Impl {
   const std::vector<std::shared_ptr<DeviceProgram>> device_programs;
   InstructionMemory memory;
   BoundOperands operands;
+  std::optional<DeviceGuards> guards;  // none on the CPU and on several ranks
   std::optional<DeviceGraphs> graphs;
+  RunClocks run_clocks;
   std::vector<BoundInstruction> bound;                                    // by instruction
   std::function<void(const Instruction&, const at::Tensor&)> on_written;  // of whoever made the executor
   std::map<std::pair<CallId, size_t>, size_t> host_numbers;
@@ -286,6 +290,10 @@ struct Executor::Impl {
 
   bool holds(const Instruction& guard, StepResult& result) {
     if (!guard.number) {
+      if (guards) {
+        guards->ask(operands[guard.reads[0]]);
+        return true;
+      }
       const bool is_missed = is_graph_on_device(schedule) ? !operands[guard.reads[0]].item<bool>()
                                                           : !*static_cast<const bool*>(operands.data(guard.reads[0]));
       // All ranks of a mesh stop here or none: the guard may miss only for another rank's rows.
@@ -299,6 +307,21 @@ struct Executor::Impl {
     result.missed_number = *guard.number;
     result.read = read;
     return false;
+  }
+
+  // Before the instruction changes what cannot be undone. Returns false if the run ends here.
+  bool guards_hold_before(size_t index, StepResult& result) {
+    if (guards && (index == schedule.instructions.size() || guards->must_look(index)))
+      result.missed_guard = !guards->hold();
+    return !result.missed_guard;
+  }
+  // Whether a call has raised because of what a guard finds too.
+  bool misses_guard() noexcept {
+    try {
+      return guards && !guards->hold();
+    } catch (const std::exception&) {  // the device is lost
+      return false;
+    }
   }
 
   // The tensors of the operands: an own buffer's tensor itself; for the program's memory a window, or with `copies` a
@@ -343,9 +366,9 @@ struct Executor::Impl {
   bool watch_instruction(size_t index, StepResult& result) {
     if (running->dry) running->dry->before(index);
     RunTimes* const times = running->inputs.times;
-    const double begin = times == nullptr ? 0 : times->now();
+    if (times != nullptr) times->begin_instruction(index);
     const bool goes_on = run_instruction(index, result);
-    if (times != nullptr) times->add({index, begin, times->now()});
+    if (times != nullptr) times->end_instruction();
     if (running->inputs.on_written) show_written(index);
     if (running->dry) running->dry->after(index);
     return goes_on;
@@ -362,7 +385,7 @@ struct Executor::Impl {
       const AllocationScope scope(memory, /*watch_frees=*/false);
       for (bool goes_on = true; goes_on && run.next < end;) {
         const size_t index = run.next;
-        if (is_host_code(index)) break;
+        if (is_host_code(index) || !guards_hold_before(index, result)) break;
         if (flight != nullptr) flight->note(flight_number, static_cast<uint32_t>(index));
         operands.upload_numbers();
         const bool may_launch = graphs && !is_watched;
@@ -410,7 +433,7 @@ struct Executor::Impl {
       bool goes_on = true;
       while (goes_on && running->next < schedule.instructions.size()) {
         advance(result);
-        goes_on = result.is_whole();
+        goes_on = result.is_whole() && guards_hold_before(running->next, result);
         if (!goes_on || running->next == schedule.instructions.size()) continue;
         const size_t index = running->next++;
         goes_on = running->is_watched() ? watch_instruction(index, result) : run_instruction(index, result);
@@ -419,8 +442,12 @@ struct Executor::Impl {
       state.stack.clear();
       state.in_flight.clear();
       failed_at = running->next;
-      running.reset();
-      throw;
+      if (!misses_guard()) {
+        running.reset();
+        throw;
+      }
+      result = {};
+      result.missed_guard = true;
     }
     if (!result.is_whole() && !result.paused)
       for (const auto& [generator, before] : running->before_seeds) write_generator(generator, before);
@@ -431,6 +458,8 @@ struct Executor::Impl {
     if (result.is_whole()) collect(result);
     result.memory = memory.counts();
     if (graphs) result.memory.device_graphs = graphs->launches();
+    if (!running->is_watched()) run_clocks.end_run();
+    result.on_device = run_clocks.take_ended();
     if (running->inputs.times != nullptr) running->inputs.times->end();
     running.reset();
     return result;
@@ -465,7 +494,11 @@ struct Executor::Impl {
 
 Executor::Executor(Schedule schedule, KernelSources* kernels, std::shared_ptr<Ranks> ranks, bool device_graphs)
     : impl_(std::make_unique<Impl>(std::move(schedule), kernels, std::move(ranks))) {
-  if (device_graphs) impl_->graphs.emplace(impl_->schedule, impl_->operands);
+  Impl& impl = *impl_;
+  // All ranks of a mesh look at a guard together.
+  if (is_graph_on_device(impl.schedule) && impl.schedule.mesh.ranks() <= 1) impl.guards.emplace(impl.schedule);
+  if (device_graphs)
+    impl.graphs.emplace(impl.schedule, impl.operands, impl.guards ? impl.guards->effects() : std::set<size_t>());
 }
 Executor::~Executor() = default;
 
@@ -501,7 +534,7 @@ bool Executor::is_unfit() const { return impl_->unfit; }
 StepResult Executor::run(RunInputs given) {
   Impl& impl = *impl_;
   INTERNAL_CHECK(impl.running == nullptr, "a run begins while another one is paused");
-  if (given.times != nullptr) given.times->begin();
+  if (given.times != nullptr) given.times->begin(impl.schedule.device);
   if (impl.on_written)
     given.on_written = [&impl, next = std::move(given.on_written)](size_t index, const at::Tensor& written) {
       impl.on_written(impl.schedule.instructions[index], written);
@@ -519,6 +552,8 @@ StepResult Executor::run(RunInputs given) {
   }
   impl.memory.begin_step(impl.running->place);
   if (impl.graphs) impl.graphs->begin_run();
+  if (impl.guards) impl.guards->begin_run();
+  if (!impl.running->is_watched()) impl.run_clocks.begin_run(impl.schedule.device);
   return impl.go_on();
 }
 

@@ -20,6 +20,7 @@
 #include "runtime/instruction_memory.h"
 #include "runtime/kernel_sources.h"
 #include "runtime/refused_programs.h"
+#include "runtime/run_clocks.h"
 #include "runtime/run_times.h"
 #include "schedule/schedule.h"
 
@@ -39,6 +40,7 @@ struct StepResult {
   std::vector<Arg> numbers;         // the numbers that the step returns
   std::vector<Bound> rebindings;
   MemoryCounts memory;
+  DeviceRuns on_device;  // earlier runs of this executor that the device has ended since the last result
   // Set if the run stopped early, with all fields above empty: a guard did not hold, or host code does something else.
   // What was written by then stays written.
   bool missed_guard = false;

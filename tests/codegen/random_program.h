@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <random>
 
@@ -175,20 +176,46 @@ class RandomProgram {
   TensorId rng_;
 };
 
-// By tensor, of how many elements it chooses, by itself or through views and casts; else 7.
+// By tensor, of how many elements it chooses, by itself or through views, casts and choices; else 7.
 inline std::vector<int64_t> choices_of(const Graph& graph) {
   constexpr std::string_view kIndexed[] = {"gather", "scatter", "scatter_add", "take", "put", "put_add"};
   std::vector<int64_t> choices(graph.tensors.size(), 7);
-  for (const Node& node : graph.nodes) {
-    if (std::ranges::find(kIndexed, node.op) == std::end(kIndexed)) continue;
-    const auto dim = static_cast<size_t>(node.attrs.get<int64_t>("dim"));
-    TensorId index = node.inputs[1];
-    for (const Node* made = graph.producer(index); made != nullptr && made->inputs.size() == 1;
-         made = graph.producer(index))
-      index = made->inputs[0];
-    choices[index.index()] = std::min(choices[index.index()], graph.shape(node.inputs[0])[dim]);
+  for (size_t n = graph.nodes.size(); n-- > 0;) {
+    const Node& node = graph.nodes[n];
+    const auto put = [&](size_t operand, int64_t most) {
+      int64_t& have = choices[node.inputs[operand].index()];
+      have = std::min(have, most);
+    };
+    if (std::ranges::find(kIndexed, node.op) != std::end(kIndexed))
+      put(1, graph.shape(node.inputs[0])[static_cast<size_t>(node.attrs.get<int64_t>("dim"))]);
+    for (size_t operand = 0; operand < node.inputs.size(); ++operand)
+      if (node.inputs.size() == 1 || node.op == "where") put(operand, choices[node.outputs[0].index()]);
   }
   return choices;
+}
+
+// By tensor, whether it is a term of a sum, or a factor of one, that is under a root or divides: as an optimizer's
+// second moments are. Terms of both signs would cancel there, and what is left of them would be their rounding.
+inline std::vector<bool> have_one_sign(const Graph& graph) {
+  enum Place : uint8_t { kElsewhere, kUnder, kTermUnder };
+  std::vector<Place> places(graph.tensors.size(), kElsewhere);
+  for (size_t n = graph.nodes.size(); n-- > 0;) {
+    const Node& node = graph.nodes[n];
+    const auto put = [&](size_t operand, Place place) {
+      Place& have = places[node.inputs[operand].index()];
+      have = std::max(have, place);
+    };
+    if (node.op == "sqrt" || node.op == "rsqrt" || node.op == "reciprocal") put(0, kUnder);
+    if (node.op == "div") put(1, kUnder);
+    const Place place = places[node.outputs[0].index()];
+    const bool is_product = node.op == "div" || (node.op == "mul" && node.inputs[0] != node.inputs[1]);
+    const bool is_sum = node.op == "add" || node.op == "sum";
+    if (place == kElsewhere || !(is_sum || is_product || node.op == "cast" || is_view(node))) continue;
+    for (size_t operand = 0; operand < node.inputs.size(); ++operand) put(operand, is_sum ? kTermUnder : place);
+  }
+  std::vector<bool> out(places.size());
+  for (size_t id = 0; id < out.size(); ++id) out[id] = places[id] == kTermUnder;
+  return out;
 }
 
 inline std::vector<Array> random_arrays(const Graph& graph, uint64_t seed, bool specials) {
@@ -196,6 +223,7 @@ inline std::vector<Array> random_arrays(const Graph& graph, uint64_t seed, bool 
   constexpr double kSpecial[] = {-0.0, 0.0, std::numeric_limits<double>::infinity(),
                                  -std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()};
   const std::vector<int64_t> choices = choices_of(graph);
+  const std::vector<bool> one_sign = have_one_sign(graph);
   std::vector<Array> out;
   for (const GraphInput& input : graph.inputs) {
     Array array(graph.type(input.tensor));
@@ -207,6 +235,8 @@ inline std::vector<Array> random_arrays(const Graph& graph, uint64_t seed, bool 
         array.set(i, kSpecial[random() % std::size(kSpecial)]);
       else
         array.set(i, static_cast<double>(static_cast<int64_t>(random() % 4001) - 2000) / 512);
+      if (array.is_real() && one_sign[input.tensor.index()])
+        array.set(i, std::abs(array.reals[static_cast<size_t>(i)]));
     }
     // Where a stride is 0 all elements along it are one.
     for (size_t d = 0; d < input.strides.size(); ++d) {

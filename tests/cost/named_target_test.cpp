@@ -24,6 +24,18 @@ TEST(NamedTarget, EachCardReadsBackToTheSame) {
   EXPECT_EQ(named_target("h200-141").gpu->memory_bytes, 141'000'000'000);
 }
 
+TEST(NamedTarget, ACardIsFoundByWhatItsDriverSays) {
+  EXPECT_EQ(target_of_card("NVIDIA H100 80GB HBM3", 85'520'809'984, 132), named_target("h100"));
+  EXPECT_EQ(target_of_card("NVIDIA H100 80GB HBM3", 85'520'809'984, 132, true), named_target("h100", true));
+  EXPECT_EQ(target_of_card("NVIDIA H200", 150'754'820'096, 132), named_target("h200"));
+  EXPECT_EQ(target_of_card("NVIDIA A100-SXM4-80GB", 85'094'760'448, 108), named_target("a100"));
+  EXPECT_EQ(target_of_card("NVIDIA A100-SXM4-40GB", 42'409'000'960, 108), std::nullopt);
+  EXPECT_EQ(target_of_card("NVIDIA H100 PCIe", 85'029'158'912, 114), std::nullopt);
+  EXPECT_EQ(target_of_card("NVIDIA H100 NVL", 100'000'000'000, 132), std::nullopt);
+  EXPECT_EQ(target_of_card("NVIDIA GeForce RTX 4090", 25'000'000'000, 128), std::nullopt);
+  EXPECT_EQ(target_of_card("", 0, 0), std::nullopt);
+}
+
 TEST(NamedTarget, RatesAreThoseOfTheirSources) {
   const Target h200 = named_target("h200");
   EXPECT_EQ(h200.features, Features{.sm = 90});

@@ -86,6 +86,55 @@ TEST(Profile, IsATraceOfTwoTracks) {
   EXPECT_DOUBLE_EQ(about.at("GB/s"), 0.25);
 }
 
+Profile on_device() {
+  Profile profile = example();
+  profile.device = "cuda:0";
+  profile.call_seconds = 1.5e-3;
+  profile.target.gpu = Gpu{.name = "NVIDIA H100 80GB"};
+  for (ProfiledInstruction& one : profile.instructions) {
+    one.call_begin_seconds = one.begin_seconds / 10;
+    one.call_seconds = 1e-5;
+  }
+  return profile;
+}
+
+TEST(Profile, OfADeviceHasTheHostsCallsBesideIt) {
+  const std::string text = to_text(on_device());
+  EXPECT_EQ(text.substr(0, text.find("by class")),
+            R"(step (fast mode on cuda:0) 10.00 ms: 7.00 ms in 4 instructions, 3.00 ms between them; predicted 3.90 ms
+times are the device's, each instruction launched by itself; the host made its calls in 1.50 ms
+predicted from data sheets and published rates of NVIDIA H100 80GB
+)");
+  const json trace = json::parse(to_trace_events(on_device()));
+  EXPECT_EQ(trace.at("otherData").at("device"), "cuda:0");
+  std::vector<json> calls;
+  for (const json& event : trace.at("traceEvents")) {
+    if (event.at("name") == "thread_name" && event.at("tid") == 3) {
+      EXPECT_EQ(event.at("args").at("name"), "the host's calls");
+    }
+    if (event.at("ph") == "X" && event.at("tid") == 3) calls.push_back(event);
+  }
+  ASSERT_EQ(calls.size(), 4U);
+  EXPECT_DOUBLE_EQ(calls[2].at("ts"), 550);
+  EXPECT_DOUBLE_EQ(calls[2].at("dur"), 10);
+  EXPECT_DOUBLE_EQ(calls[2].at("args").at("measured_us"), 2000) << "on the device";
+  Profile twice = on_device();
+  twice.append(on_device());
+  EXPECT_DOUBLE_EQ(twice.call_seconds, 11.5e-3);
+  EXPECT_DOUBLE_EQ(twice.instructions[6].call_begin_seconds, 10.55e-3);
+}
+
+TEST(Profile, OfADeviceWhoseRatesNobodyKnowsPredictsNothing) {
+  Profile profile = on_device();
+  profile.is_predicted = false;
+  const std::string text = to_text(profile);
+  EXPECT_NE(text.find("between them; predicted -\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("predicted from nothing: the rates of cuda:0 are not known\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("1.00 ms   10.0           -       0.0     0.5\n"), std::string::npos) << text;
+  EXPECT_EQ(text.find("more than 25 % off"), std::string::npos) << text;
+  EXPECT_EQ(to_trace_events(profile).find(R"("name":"predicted")"), std::string::npos);
+}
+
 TEST(Profile, OfNothingIsATableAndATraceToo) {
   EXPECT_NE(to_text(Profile()).find("0 instructions"), std::string::npos);
   EXPECT_EQ(json::parse(to_trace_events(Profile())).at("traceEvents").size(), 3U);

@@ -49,6 +49,16 @@ def test_a_run_on_a_device_is_eagers(stepc, run, device, mode):
     assert int(re.search(r"graphs +(\d+) launched a step", said).group(1)) >= 2, said
 
 
+def test_a_profile_has_the_devices_times(stepc, run, device):
+    said = run("train", "run.toml", "--device", device, *EXACT, "--profile", "trace.json").stdout
+    assert re.search(rf"step \(exact mode on {device}:0\) .*\ntimes are the device's, each instruction launched by itself; "
+                     r"the host made its calls in", said), said
+    assert re.search(r"step time +(predicted .*; )?measured [\d.]+ [mu]?s on the device, the mean of \d+ replays; ", said), said
+    tracks = {event["args"]["name"] for event in json.loads((stepc.path / "trace.json").read_text())["traceEvents"]
+              if event["name"] == "thread_name"}
+    assert {"measured on the device", "the host's calls"} <= tracks
+
+
 def test_a_run_is_resumed_there_and_elsewhere(stepc, run, device):
     whole = [*EXACT, "--device", device, "--lora.rank=2", "--lora.dropout=0.1", "--optim.schedule=constant"]
     run("train", "run.toml", *whole, "--output.dir=whole")

@@ -3,6 +3,7 @@ rounding of eager. On the emulated device, and on CUDA where there is one.
 """
 
 import copy
+import json
 import re
 
 import emulated
@@ -395,10 +396,62 @@ def test_an_error_of_the_device_is_the_programs(device):
 def test_the_plan_says_what_lies_on_the_device(device):
     run = Run(device)
     called = steps_of(run, stepc.Config(), batches(device, 6), lambda run, ids: run.update(loss_of(run.model, ids)))
-    assert "predicted" not in called.report()  # the rates are those of a CPU
     text = called.schedule_text()
     assert f"\nmemory {torch.zeros(1, device=device).device} from " in text
     assert " device" in text
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_report_has_the_devices_times(device, mode, monkeypatch):
+    run = Run(device)
+    if device == "emulated":
+        monkeypatch.setenv("EMULATED_CARD", "90 80000000000 80000000000 card of nobody")
+    called = steps_of(run, stepc.Config(mode=mode, device_kernels=True), batches(device, 14),
+                      lambda run, ids: run.update(loss_of(run.model, ids)))
+    stats, number = called.stats, r"[\d.]+ [mu]?s"
+    assert 1 <= stats["device_replays"] <= stats["replays"] and stats["device_seconds"] > 0, called.report()
+    measured = rf"measured {number} on the device, the mean of {stats['device_replays']} replays; the host's calls {number}\n"
+    assert re.search(measured, called.report()), called.report()
+    if device == "emulated":  # which runs its kernels within their calls
+        assert stats["device_seconds"] <= stats["execute_seconds"]
+        assert "predicted" not in called.report() and called.predicted_seconds is None
+        monkeypatch.setenv("EMULATED_CARD", "90 80000000000 80000000000 NVIDIA H100 80GB HBM3")
+        assert re.search(rf"step time +predicted {number} a step, from data sheets and published rates of the card; "
+                         rf"{measured}", called.report()), called.report()
+        assert 0 < called.predicted_seconds < 1e-2
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_profile_has_the_devices_times_beside_the_hosts(device, mode, tmp_path, monkeypatch):
+    if device == "emulated":
+        monkeypatch.setenv("EMULATED_CARD", "90 80000000000 80000000000 NVIDIA H100 80GB HBM3")
+    want, run, given = Run(device), Run(device), batches(device, 12)
+    steps_of(want, None, given, lambda run, ids: run.update(loss_of(run.model, ids)))
+    called = steps_of(run, stepc.Config(mode=mode, device_kernels=True), given[:8],
+                      lambda run, ids: run.update(loss_of(run.model, ids)))
+    for ids in given[8:]:
+        with called.profile(tmp_path / "trace.json") as profile:
+            run.seen.append(called(ids))
+    assert_same(run, want, mode)
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    tracks = {event["tid"]: event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"}
+    assert tracks[1] == "measured on the device" and tracks[3] == "the host's calls"
+    slices = {track: [event for event in trace["traceEvents"] if event["ph"] == "X" and event["tid"] == track]
+              for track in tracks}
+    step_us = trace["otherData"]["step_us"]
+    for track, events in slices.items():
+        assert [event["args"]["instruction"] for event in events] == list(range(called.stats["instructions"])), track
+        for event, after in zip(events, [*events[1:], {"ts": step_us if track != 2 else float("inf")}]):
+            assert event["ts"] >= 0 and event["dur"] >= 0 and event["ts"] + event["dur"] <= after["ts"] + 1, track
+    assert trace["otherData"]["device"] == str(torch.zeros(1, device=device).device)
+    assert sum(event["dur"] for event in slices[1]) > 0
+    if device == "emulated":  # which ends a call's kernels within the call
+        for there, call in zip(slices[1], slices[3]):
+            assert there["dur"] >= call["dur"] - 1 and abs(there["ts"] - call["ts"]) < step_us / 10
+        assert "predicted from data sheets and published rates of NVIDIA H100 80GB\n" in str(profile)
+        assert sum(event["dur"] for event in slices[2]) == pytest.approx(1e6 * called.predicted_seconds, rel=0.1)
+    assert re.search(rf"step \({mode} mode on {device}:0\) [\d.]+ [mu]?s: .*\ntimes are the device's, each instruction launched "
+                     rf"by itself; the host made its calls in [\d.]+ [mu]?s\n", str(profile)), str(profile)
 
 
 @pytest.mark.parametrize("mode", MODES)

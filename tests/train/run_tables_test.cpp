@@ -69,6 +69,8 @@ TEST_F(RunTablesTest, OnePredictionIsToldAndNeverBelowItsBound) {
   EXPECT_DOUBLE_EQ(numbers.told(too_low).seconds, least);
   EXPECT_DOUBLE_EQ(numbers.told(calibrated).seconds, 3 * least);
   EXPECT_DOUBLE_EQ(numbers.told({.seconds = least / 2, .is_calibrated = true}).seconds, least);
+  EXPECT_DOUBLE_EQ(numbers.told({.seconds = least / 2, .is_of_card = true}).seconds, least / 2)
+      << "this machine's rates";
   EXPECT_EQ(start_table(config_, model, data, numbers).find("at least"), std::string::npos);
   const std::string said = step_time_text(numbers, by_default);
   EXPECT_EQ(said, str("predicted: {} a step, at least {}; from default rates, scaled by the matmuls measured here: "

@@ -45,6 +45,8 @@ void count_run(Stats& stats, const Plan& plan, const StepResult& result) {
   stats.served_allocations = memory.served;
   stats.unplanned_allocations += memory.unplanned;
   stats.device_graphs = memory.device_graphs;
+  stats.device_seconds += result.on_device.seconds;
+  stats.device_replays += result.on_device.count;
   const uint64_t measured = memory.arena_peak_bytes + memory.kept_bytes + memory.unplanned_bytes;
   // A launched device graph allocates nothing; its memory was measured when it was recorded.
   stats.measured_peak_bytes = memory.device_graphs > 0 ? std::max(stats.measured_peak_bytes, measured) : measured;

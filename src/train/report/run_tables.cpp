@@ -58,6 +58,7 @@ double RunNumbers::mfu(double step_seconds) const {
 }
 
 Prediction RunNumbers::told(Prediction prediction) const {
+  if (prediction.is_of_card) return prediction;
   if (!prediction.is_calibrated && default_flops_rate > 0) {
     prediction.seconds *= default_flops_rate / matmul_flops_rate;
     prediction.is_scaled = true;

@@ -1,0 +1,81 @@
+// Guards whose answers lie on the emulated device, which has a copy on the host only once the host has waited for it.
+#include "runtime/device_guards.h"
+
+#include <filesystem>
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <ATen/Functions.h>
+
+namespace stepc {
+namespace {
+
+constexpr const char* kDevice = "privateuseone:0";
+
+bool has_emulated_device() {
+  static void* const library = [] {
+    const auto here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+    return ::dlopen((here / "libemulated_device.so").c_str(), RTLD_NOW | RTLD_GLOBAL);
+  }();
+  return library != nullptr;
+}
+
+// Two guards, work in the arena, the update of a parameter, work in the arena, another guard, host code.
+Schedule guarded() {
+  Schedule schedule;
+  schedule.device = kDevice;
+  ScheduleInput parameter;
+  parameter.kind = InputKind::kParameter;
+  schedule.inputs.push_back(parameter);
+  schedule.buffers = {{.kind = Buffer::Kind::kInput, .bytes = 4, .input = 0, .space = Space::kDevice},
+                      {.kind = Buffer::Kind::kArena, .bytes = 4, .space = Space::kDevice},
+                      {.kind = Buffer::Kind::kArena, .bytes = 1, .space = Space::kDevice}};
+  schedule.operands = {{.buffer = BufferId(0), .sizes = {}, .strides = {}},
+                       {.buffer = BufferId(1), .sizes = {}, .strides = {}},
+                       {.buffer = BufferId(2), .dtype = DType::kBool, .sizes = {}, .strides = {}}};
+  const auto add = [&](Instruction::Kind kind, std::vector<OperandId> reads, std::vector<OperandId> writes) {
+    Instruction one;
+    one.kind = kind;
+    one.reads = std::move(reads);
+    one.writes = std::move(writes);
+    schedule.instructions.push_back(std::move(one));
+  };
+  const OperandId weight(0), work(1), answer(2);
+  add(Instruction::Kind::kGuard, {answer}, {});
+  add(Instruction::Kind::kGuard, {answer}, {});
+  add(Instruction::Kind::kOp, {weight}, {work});
+  add(Instruction::Kind::kOp, {work}, {weight});
+  add(Instruction::Kind::kOp, {weight}, {work});
+  add(Instruction::Kind::kGuard, {answer}, {});
+  add(Instruction::Kind::kOp, {weight}, {work});
+  add(Instruction::Kind::kEvent, {}, {});
+  add(Instruction::Kind::kOp, {work}, {weight});
+  return schedule;
+}
+
+TEST(DeviceGuards, AreLookedAtBeforeWhatCannotBeUndone) {
+  if (!has_emulated_device()) GTEST_SKIP() << "there is no emulated device in this build";
+  DeviceGuards guards(guarded());
+  EXPECT_EQ(guards.effects(), (std::set<size_t>{3, 7}));
+  const at::Tensor yes = at::ones({}, at::kBool).to(c10::Device(kDevice)), no = at::zeros_like(yes);
+  guards.begin_run();
+  EXPECT_FALSE(guards.must_look(3)) << "nothing is asked for";
+  guards.ask(yes);
+  guards.ask(no);
+  EXPECT_FALSE(guards.must_look(2));
+  EXPECT_TRUE(guards.must_look(3));
+  EXPECT_FALSE(guards.hold()) << "one of them does not";
+  EXPECT_FALSE(guards.must_look(3)) << "the answers are known";
+  guards.begin_run();
+  guards.ask(yes);
+  guards.ask(yes);
+  EXPECT_TRUE(guards.hold());
+  guards.ask(no);
+  EXPECT_TRUE(guards.must_look(7));
+  EXPECT_FALSE(guards.hold());
+  EXPECT_TRUE(guards.hold()) << "none is open";
+}
+
+}  // namespace
+}  // namespace stepc
