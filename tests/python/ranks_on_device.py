@@ -76,6 +76,9 @@ REFUSED = {
     "in stages": {"parallel": {"pp": 2}, "micro_batches": 2},
     "in micro-batches": {"parallel": SHARDED, "micro_batches": 2},
     "auto": {"parallel": {"strategy": "auto"}},
+    "overlap": {"parallel": {**SHARDED, "overlap": True}},
+    "context": {"parallel": {"cp": 2, "context": "auto"}},
+    "budget": {"parallel": SHARDED, "memory_budget": "auto"},
 }
 
 

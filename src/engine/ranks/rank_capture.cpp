@@ -39,6 +39,19 @@ void check_memory_of(const Program& program, const Config& config) {
   }
 }
 
+// What ranks do on the CPU alone, where its rates are known; empty: nothing of it is asked for.
+std::string_view on_cpus_alone(const Strategy& strategy, const Pipeline& pipeline, const MemoryBudget& budget,
+                               bool is_searched) {
+  if (is_searched) return "parallel=\"auto\" weighs steps";
+  if (pipeline.ranks > 1) return "steps run in stages";
+  if (pipeline != Pipeline()) return "steps run in micro-batches";
+  if (strategy.overlap_bytes) return "overlap=True weighs orders";
+  if (budget.kind == MemoryBudget::Kind::kAuto) return "memory_budget=\"auto\" weighs plans";
+  if (strategy.mesh.find("cp") && strategy.context == Context::kByPrice)
+    return "context=\"auto\" weighs ways of attention";
+  return {};
+}
+
 // How often a step is captured again because its program has other parts than were known before.
 constexpr int kMostCaptures = 4;
 
@@ -142,11 +155,9 @@ void RankStep::capture(const StepInput& input, const StepOnFn& step, const Numbe
 
 void RankStep::add_plan(VirtualPlan captured, const StepInput& input) {
   const std::string& device = captured.trace.device;
-  USER_CHECK(device.empty() || (pipeline_ == Pipeline() && !is_open_),
-             "this step has its tensors on {}, and {} on the CPU alone", device,
-             is_open_              ? "parallel=\"auto\" weighs steps"
-             : pipeline_.ranks > 1 ? "steps run in stages"
-                                   : "steps run in micro-batches");
+  const std::string_view on_cpus = on_cpus_alone(strategy_, pipeline_, budget_, is_open_);
+  USER_CHECK(device.empty() || on_cpus.empty(), "this step has its tensors on {}, and {} on the CPU alone", device,
+             on_cpus);
   agree_on_machine();
   CompileOptions options;
   options.target = target().target;

@@ -43,8 +43,15 @@ SavesFn saves_of(const StageSteps* stages) {
 }
 
 // A rank's step runs as a Graph, or not at all.
-void check_device(const RunConfig& config, const at::Device& device) {
+void check_device(const RunConfig& config, const Strategy& strategy, const at::Device& device) {
   if (device.is_cpu()) return;
+  const std::string_view weighs =
+      strategy.overlap_bytes                                                        ? "parallel.overlap = true"
+      : parse_memory_budget(config.memory.budget).kind == MemoryBudget::Kind::kAuto ? "memory.budget = \"auto\""
+      : strategy.mesh.find("cp") && strategy.context == Context::kByPrice           ? "parallel.context = \"auto\""
+                                                                                    : "";
+  USER_CHECK(weighs.empty(), "train.device = \"{}\": {} weighs by rates of CPUs: give another value",
+             config.train.device, weighs);
   USER_CHECK(!is_cut(config),
              "train.device = \"{}\": steps in {} run on CPUs alone so far; leave {} out, or choose \"cpu\"",
              config.train.device, config.parallel.pp > 1 ? "stages" : "micro-batches",
@@ -86,7 +93,7 @@ RankLearner::RankLearner(ModelDirectory directory, const RunConfig& config, Stra
   config_.parallel.pp = stage_ranks_.count;
   check_pipeline(config_, directory_.config.num_hidden_layers);
   check_stages(config_);
-  check_device(config_, device_);
+  check_device(config_, strategy_, device_);
   const VirtualRegion shapes_alone;
   model_ =
       models::Decoder(directory_.config, at::TensorOptions(device_).dtype(models::scalar_type(config.model.compute)));
