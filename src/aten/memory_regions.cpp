@@ -1,6 +1,7 @@
 #include "aten/memory_regions.h"
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <tuple>
 
@@ -31,11 +32,22 @@ at::Tensor whole(const c10::Storage& storage) {
   return at::empty({0}, at::TensorOptions().dtype(at::kByte).device(storage.device())).set_(storage);
 }
 
+namespace {
+bool is_in_host_memory(const c10::Storage& storage) { return storage.device().is_cpu() || has_virtual_device(); }
+}  // namespace
+
 std::string bytes_of(const c10::Storage& storage) {
-  if (storage.device().is_cpu() || has_virtual_device())
-    return {static_cast<const char*>(storage.data()), storage.nbytes()};
+  if (is_in_host_memory(storage)) return {static_cast<const char*>(storage.data()), storage.nbytes()};
   const at::Tensor on_host = whole(storage).to(at::kCPU);
   return {static_cast<const char*>(on_host.const_data_ptr()), on_host.nbytes()};
+}
+
+void put_bytes(const c10::Storage& storage, const std::string& bytes) {
+  if (is_in_host_memory(storage))
+    std::memcpy(storage.mutable_data(), bytes.data(), bytes.size());
+  else
+    whole(storage).copy_(
+        at::from_blob(const_cast<char*>(bytes.data()), {static_cast<int64_t>(bytes.size())}, at::kByte));
 }
 
 std::pair<int64_t, int64_t> span_of(const at::Tensor& tensor) {

@@ -32,9 +32,10 @@ bool is_planned(const c10::Device& device);
 // Where a storage of the trace lies.
 c10::Device device_of(const Trace& trace, StorageId storage);
 
-// All of a storage, as bytes, and those of it on the host.
+// All of a storage, as bytes, and those of it on the host; and back.
 at::Tensor whole(const c10::Storage& storage);
 std::string bytes_of(const c10::Storage& storage);
+void put_bytes(const c10::Storage& storage, const std::string& bytes);
 
 // The bytes that a dense tensor's window spans, from its storage's begin; an empty window spans none.
 std::pair<int64_t, int64_t> span_of(const at::Tensor& tensor);

@@ -147,12 +147,9 @@ bool has_virtual_device() { return g_installed.load(std::memory_order_acquire); 
 bool is_on_virtual_device(const c10::Device& device) { return device.is_cuda() && has_virtual_device(); }
 
 at::Generator virtual_generator() { return default_generator(); }
-bool is_virtual_generator(const at::Generator& generator) {
-  return generator.defined() && dynamic_cast<SeedAndOffset*>(generator.unsafeGetGeneratorImpl()) != nullptr;
-}
 
 at::Tensor on_host(const at::Tensor& tensor) {
-  if (!tensor.is_cuda()) return tensor;
+  if (!is_on_virtual_device(tensor.device())) return tensor.to(at::kCPU);
   if (is_virtual(tensor))
     return tensor_on(virtual_storage(tensor.storage().nbytes()), tensor.sizes(), tensor.strides(),
                      tensor.storage_offset(), tensor.scalar_type());

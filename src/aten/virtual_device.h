@@ -28,10 +28,9 @@ at::Tensor virtual_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, c10::S
 
 // PyTorch's default generator of the device: a seed and an offset, from which nothing is drawn.
 at::Generator virtual_generator();
-bool is_virtual_generator(const at::Generator& generator);
 
-// The memory of a known tensor on the device as a CPU tensor, of an unknown one as one without memory; and of a CPU
-// tensor as one on the device.
+// The memory of a known tensor on the device as a CPU tensor, of an unknown one as one without memory, of a tensor on a
+// device that is there a copy; and of a CPU tensor as one on the device.
 at::Tensor on_host(const at::Tensor& tensor);
 at::Tensor on_virtual_device(const at::Tensor& tensor);
 

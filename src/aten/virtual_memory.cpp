@@ -4,6 +4,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/DeviceGuard.h>
 
 #include "aten/virtual_device.h"
 #include "base/check.h"
@@ -72,12 +73,13 @@ bool is_virtual(const at::Tensor& tensor) {
 
 void materialise(const at::Tensor& tensor) {
   if (!is_virtual(tensor)) return;
-  USER_CHECK(tensor.is_cpu(), "a tensor on {} has no memory on this machine: materialise the module on the CPU",
-             tensor.device().str());
+  USER_CHECK(!is_on_virtual_device(tensor.device()),
+             "a tensor on {} has no memory on this machine: materialise the module on the CPU", tensor.device().str());
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   c10::DataPtr memory;
   try {
-    memory = c10::GetCPUAllocator()->allocate(storage->nbytes());
+    const c10::OptionalDeviceGuard there(tensor.is_cpu() ? std::nullopt : std::optional(tensor.device()));
+    memory = c10::GetAllocator(tensor.device().type())->allocate(storage->nbytes());
   } catch (const c10::Error&) {
     user_error("there is no memory for a tensor of {}: materialise fewer tensors at a time, or on a larger machine",
                human_bytes(storage->nbytes()));

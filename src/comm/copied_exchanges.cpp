@@ -52,7 +52,7 @@ struct CopiedWorks final : InFlight::Works {
 
 class CopiedExchanges final : public Exchanges {
  public:
-  explicit CopiedExchanges(Exchanges& host) : host_(host) {}
+  CopiedExchanges(Exchanges& host, int64_t ranks) : host_(host), ranks_(ranks) {}
 
   InFlight begin_all_gather(at::TensorList operands, at::TensorList results) override {
     return begun(operands, results, [&](auto& sent, auto& got) { return host_.begin_all_gather(sent, got); });
@@ -73,21 +73,30 @@ class CopiedExchanges final : public Exchanges {
     host_.broadcast(copies, from);
     copy_all(tensors, copies);
   }
-  // The scratch memory that is given lies on the device.
-  void reduce_scatter(at::TensorList operands, at::TensorList results, ReduceOp how, void*, uint64_t bytes) override {
+  // The scratch memory that is given lies on the device, and is none where a library reduces there.
+  void reduce_scatter(at::TensorList operands, at::TensorList results, ReduceOp how, void*, uint64_t) override {
     const std::vector<at::Tensor> sent = on_host(operands), got = places_on_host(results);
+    const uint64_t bytes = scratch_bytes_for(operands);
     const auto scratch = std::make_unique_for_overwrite<std::byte[]>(bytes);
     host_.reduce_scatter(sent, got, how, scratch.get(), bytes);
     copy_all(results, got);
   }
-  void all_reduce(at::TensorList tensors, ReduceOp how, void*, uint64_t bytes) override {
+  void all_reduce(at::TensorList tensors, ReduceOp how, void*, uint64_t) override {
     const std::vector<at::Tensor> copies = on_host(tensors);
+    const uint64_t bytes = scratch_bytes_for(tensors);
     const auto scratch = std::make_unique_for_overwrite<std::byte[]>(bytes);
     host_.all_reduce(copies, how, scratch.get(), bytes);
     copy_all(tensors, copies);
   }
 
  private:
+  [[nodiscard]] uint64_t scratch_bytes_for(at::TensorList operands) const {
+    uint64_t bytes = 0;
+    for (const at::Tensor& one : operands)
+      bytes += aligned(reduction_scratch_bytes(one.numel(), static_cast<uint64_t>(one.element_size()), ranks_));
+    return bytes;
+  }
+
   template <class Begin>
   static InFlight begun(at::TensorList operands, at::TensorList results, const Begin& begin) {
     std::vector<at::Tensor> sent = on_host(operands);
@@ -97,10 +106,13 @@ class CopiedExchanges final : public Exchanges {
   }
 
   Exchanges& host_;
+  int64_t ranks_;
 };
 
 }  // namespace
 
-std::unique_ptr<Exchanges> copied_exchanges(Exchanges& host) { return std::make_unique<CopiedExchanges>(host); }
+std::unique_ptr<Exchanges> copied_exchanges(Exchanges& host, int64_t ranks) {
+  return std::make_unique<CopiedExchanges>(host, ranks);
+}
 
 }  // namespace stepc

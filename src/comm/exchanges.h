@@ -48,7 +48,7 @@ class Exchanges {
 
 // The host's memory: directly from rank to rank. `peers` outlives it.
 std::unique_ptr<Exchanges> host_exchanges(Peers& peers);
-// A device's memory, by way of copies on the host: the same bits as there. `host` outlives it.
-std::unique_ptr<Exchanges> copied_exchanges(Exchanges& host);
+// A device's memory, by way of copies on the host: the same bits as there. `host`, of so many ranks, outlives it.
+std::unique_ptr<Exchanges> copied_exchanges(Exchanges& host, int64_t ranks);
 
 }  // namespace stepc

@@ -28,7 +28,7 @@ void check_parts(std::string_view op, const at::Tensor& whole, const at::Tensor&
 }  // namespace
 
 RankGroup::RankGroup(std::unique_ptr<Peers> peers)
-    : peers_(std::move(peers)), host_(host_exchanges(*peers_)), copied_(copied_exchanges(*host_)) {}
+    : peers_(std::move(peers)), host_(host_exchanges(*peers_)), copied_(copied_exchanges(*host_, peers_->ranks())) {}
 RankGroup::~RankGroup() = default;
 RankGroup::RankGroup(RankGroup&&) noexcept = default;
 

@@ -8,6 +8,8 @@
 #include <ATen/Functions.h>
 
 #include "aten/cpu_hook.h"
+#include "aten/device_hook.h"
+#include "aten/virtual_memory.h"
 #include "ir/alignment.h"
 #include "kernels/tensor_layout.h"
 #include "runtime/bind/bound_kernel.h"
@@ -49,12 +51,17 @@ DryRun::DryRun(const Schedule& schedule, const BoundOperands& operands, const st
         static_cast<std::byte*>(operands.data(input.operand)) - operand.offset * size_of(operand.dtype);
     kept_[b].memory = origin + seen[b].first;
     kept_[b].bytes = static_cast<size_t>(std::max<int64_t>(seen[b].second - seen[b].first, 0));
+    if (schedule.buffers[b].space == Space::kHost) continue;
+    const at::Tensor& there = operands[input.operand];
+    const int64_t begin = (there.storage_offset() - operand.offset) * size_of(operand.dtype) + seen[b].first;
+    kept_[b].on_device =
+        tensor_on(there.storage(), {static_cast<int64_t>(kept_[b].bytes)}, {1}, begin, c10::ScalarType::Byte);
   }
   for (size_t b = 0; b < kept_.size(); ++b) {
     if (kept_[b].inputs.empty()) continue;
     const size_t first = lives[b].first_write, last = lives[b].last_use;
     size_t write = 0;
-    if (first == last && is_chunked(b, first, kernels[first], write)) {
+    if (first == last && !kept_[b].on_device.defined() && is_chunked(b, first, kernels[first], write)) {
       chunked_[first].push_back({write, kept_[b].inputs.front()});
       continue;
     }
@@ -91,6 +98,7 @@ void DryRun::find_room() {
   for (size_t first = 0; first < begins_.size(); ++first)
     for (size_t b : begins_[first]) {
       Kept& kept = kept_[b];
+      if (kept.on_device.defined() == schedule_.device.empty()) continue;  // the arena of a Graph is all the device's
       const size_t last = lives[b].last_use;
       uint64_t at = 0;
       for (const Taken& other : taken) {
@@ -131,15 +139,33 @@ DryRun::~DryRun() {
 }
 
 void DryRun::put_back(Kept& kept) {
+  if (kept.copy.defined()) kept.on_device.copy_(std::exchange(kept.copy, at::Tensor()));
   if (kept.before == nullptr) return;
   if (kept.bytes != 0) std::memcpy(kept.memory, kept.before, kept.bytes);
   kept.before = nullptr;
   kept.elsewhere.reset();
 }
 
+void DryRun::keep_on_device(Kept& kept) const {
+  const LibraryMemoryScope aside;
+  if (kept.in_arena == SIZE_MAX) {
+    kept.copy = kept.on_device.clone();
+    return;
+  }
+  const auto bytes = static_cast<int64_t>(kept.bytes);
+  const c10::Storage in_arena(c10::Storage::use_byte_size_t(), bytes,
+                              c10::DataPtr(operands_.arena_at(kept.in_arena), kept.on_device.device()), nullptr, false);
+  kept.copy = tensor_on(in_arena, {bytes}, {1}, 0, c10::ScalarType::Byte);
+  kept.copy.copy_(kept.on_device);
+}
+
 void DryRun::before(size_t instruction) {
   for (size_t b : begins_[instruction]) {
     Kept& kept = kept_[b];
+    if (kept.on_device.defined()) {
+      keep_on_device(kept);
+      continue;
+    }
     if (kept.in_arena == SIZE_MAX) kept.elsewhere = std::make_unique_for_overwrite<std::byte[]>(kept.bytes);
     kept.before = kept.in_arena == SIZE_MAX ? kept.elsewhere.get() : operands_.arena_at(kept.in_arena);
     if (kept.bytes != 0) std::memcpy(kept.before, kept.memory, kept.bytes);

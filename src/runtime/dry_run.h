@@ -46,6 +46,8 @@ class DryRun {
     size_t in_arena = SIZE_MAX;  // where it is kept, if there is room
     std::unique_ptr<std::byte[]> elsewhere;
     std::byte* before = nullptr;
+    // Of a device's memory instead: the part itself, and while it is kept, its copy there.
+    at::Tensor on_device = {}, copy = {};
   };
   // A result in the place of an input, kept a chunk at a time.
   struct Chunked {
@@ -53,7 +55,8 @@ class DryRun {
   };
   [[nodiscard]] bool is_chunked(size_t buffer, size_t instruction, const BoundKernel* kernel, size_t& write) const;
   void find_room();
-  void put_back(Kept& kept);
+  static void put_back(Kept& kept);
+  void keep_on_device(Kept& kept) const;
   void run_chunk(size_t instruction, BoundKernel& kernel, RunState& state, int64_t chunk);
 
   const Schedule& schedule_;

@@ -587,5 +587,6 @@ uint64_t Executor::graphs_of_last_run() const { return impl_->graphs ? impl_->gr
 size_t Executor::failed_at() const { return impl_->failed_at; }
 
 const Schedule& Executor::schedule() const { return impl_->schedule; }
+at::Generator Executor::generator() const { return default_generator_of(impl_->schedule); }
 
 }  // namespace stepc

@@ -107,6 +107,8 @@ class Executor {
   size_t failed_at() const;
 
   const Schedule& schedule() const;
+  // From which runs draw that are given no other: the default one of the Graph's device.
+  at::Generator generator() const;
 
  private:
   struct Impl;

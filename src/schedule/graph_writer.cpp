@@ -128,7 +128,7 @@ void GraphWriter::add_inputs() {
       INTERNAL_CHECK(options_.trace == nullptr || !is_whole || !is_of_program(input.kind), "{} '{}' is no external",
                      name_of(input.kind), input.key);
       of_inputs_.push_back(add_input_buffer(s_, input.kind, input.key, std::move(operand)));
-      s_.buffers.back().space = space();
+      s_.buffers.back().space = !k_.on_host.empty() && k_.on_host[i] ? Space::kHost : space();
       s_.inputs.back().part = input.part;
     }
     const bool is_copied = !k_.on_host.empty() && k_.on_host[i];  // where it is read

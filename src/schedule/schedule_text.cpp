@@ -556,13 +556,14 @@ class ScheduleParser {
 std::string_view name_of(Buffer::Kind kind) { return kBufferKinds[static_cast<size_t>(kind)]; }
 std::string_view name_of(Instruction::Kind kind) { return kInstructionKinds[static_cast<size_t>(kind)]; }
 
-std::string to_text(const Schedule& schedule) {
+namespace {
+std::string text_of(const Schedule& schedule, std::string_view device) {
   std::string out = "stepc.schedule 1\n";
   out += schedule.features.sm > 0 ? str("device {}\n", to_text(schedule.features))
                                   : str("features {}\n", to_text(schedule.features));
   out += str("threads {}\n", schedule.threads);
   if (!schedule.mesh.axes.empty()) out += str("mesh {}\n", to_text(schedule.mesh));
-  if (!schedule.device.empty()) out += str("memory {} from {}\n", schedule.device, schedule.device_begin);
+  if (!device.empty()) out += str("memory {} from {}\n", device, schedule.device_begin);
   out += str("arena {}\nlive bound {}\nlayout {}\nnumbers {}\n", schedule.arena_bytes, schedule.live_lower_bound_bytes,
              quoted(schedule.layout_algorithm), schedule.numbers);
   for (const std::string& generator : schedule.generators) out += str("generator {}\n", quoted(generator));
@@ -587,10 +588,15 @@ std::string to_text(const Schedule& schedule) {
   return out;
 }
 
+}  // namespace
+
+std::string to_text(const Schedule& schedule) { return text_of(schedule, schedule.device); }
+
 Schedule parse_schedule(std::string_view text) { return ScheduleParser(text).parse(); }
 
 std::string hash_of(const Schedule& schedule) {
-  const std::string text = to_text(schedule);
+  const std::string_view device = schedule.device;
+  const std::string text = text_of(schedule, device.substr(0, device.find(':')));
   return hash_text(hash_bytes(std::as_bytes(std::span(text))));
 }
 

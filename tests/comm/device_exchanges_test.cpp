@@ -57,7 +57,7 @@ struct Member {
     for (int64_t k = 0; k < ranks; ++k) all.push_back(k);
     peers = meeting.connect(all);
     host = host_exchanges(*peers);
-    copied = copied_exchanges(*host);
+    copied = copied_exchanges(*host, peers->ranks());
   }
   void connect_nccl(const c10::Device& device = kDevice) {
     nccl = nccl_exchanges(*peers, *copied, device, pretended(),
@@ -138,7 +138,7 @@ std::vector<at::Tensor> results_of(Exchanges& exchanges, const Peers& peers, at:
     exchanges.broadcast(tensors, from);
     keep(tensors);
   }
-  const at::Tensor scratch = at::empty({1 << 16}, at::kByte).to(device);
+  const at::Tensor scratch = at::empty({device.is_cpu() ? 1 << 16 : 0}, at::kByte);  // on a device there is none
   for (const ReduceOp how : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) {
     const auto scattered = zeros({{7}, {2, 3}});
     exchanges.reduce_scatter(parted(), scattered, how, scratch.data_ptr(), scratch.nbytes());

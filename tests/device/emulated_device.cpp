@@ -39,7 +39,13 @@ namespace {
 
 constexpr auto kKind = c10::DeviceType::PrivateUse1;
 std::atomic<bool> g_is_stopped{false};
-const c10::Device kDevice(kKind, 0);
+// EMULATED_DEVICES says how many there are. A process has that of its LOCAL_RANK, the only one that runs anything.
+c10::DeviceIndex number_in(const char* variable, c10::DeviceIndex otherwise) {
+  const char* const said = std::getenv(variable);
+  return said == nullptr ? otherwise : static_cast<c10::DeviceIndex>(std::atoi(said));
+}
+const c10::DeviceIndex kDevices = number_in("EMULATED_DEVICES", 1);
+const c10::Device kDevice(kKind, kDevices == 1 ? c10::DeviceIndex{0} : number_in("LOCAL_RANK", 0));
 
 // ---- memory
 
@@ -229,7 +235,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream getStream(c10::Device) const override { return c10::Stream(c10::Stream::DEFAULT, kDevice); }
   c10::Stream getDefaultStream(c10::Device) const override { return c10::Stream(c10::Stream::DEFAULT, kDevice); }
   c10::Stream exchangeStream(c10::Stream) const override { return c10::Stream(c10::Stream::DEFAULT, kDevice); }
-  c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+  c10::DeviceIndex deviceCount() const noexcept override { return kDevices; }
   void synchronizeDevice(c10::DeviceIndex) const override { Unfinished::instance().finish(); }
   void synchronizeStream(const c10::Stream&) const override { Unfinished::instance().finish(); }
   bool queryStream(const c10::Stream&) const override { return true; }
@@ -456,11 +462,11 @@ void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::
   });
 }
 
-// A second device, which has memory and runs nothing.
+// Another device, which has memory and runs nothing.
 struct Second final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     c10::DataPtr memory = Memory::instance().allocate(bytes);
-    memory.unsafe_set_device(c10::Device(kKind, 1));
+    memory.unsafe_set_device(c10::Device(kKind, kDevice.index() == 0 ? 1 : 0));
     return memory;
   }
   void copy_data(void* to, const void* from, size_t bytes) const override {
@@ -470,7 +476,8 @@ struct Second final : c10::Allocator {
 at::Tensor empty(c10::SymIntArrayRef sizes, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
                  std::optional<at::Device> device, std::optional<bool>, std::optional<at::MemoryFormat> format) {
   static Second second;
-  c10::Allocator* const allocator = device && device->index() == 1 ? &second : c10::GetAllocator(kKind);
+  const bool is_other = device && device->has_index() && device->index() != kDevice.index();
+  c10::Allocator* const allocator = is_other ? &second : c10::GetAllocator(kKind);
   return at::detail::empty_generic(C10_AS_INTARRAYREF_SLOW(sizes), allocator,
                                    c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::dtype_or_default(dtype),
                                    format);

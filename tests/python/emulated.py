@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import os
 import pathlib
 import types
 
@@ -16,8 +17,8 @@ def device():
     torch.utils.rename_privateuse1_backend("emulated")
     module = types.ModuleType("torch.emulated")
     module.is_available = lambda: True
-    module.device_count = lambda: 1
-    module.current_device = lambda: 0
+    module.device_count = lambda: int(os.environ.get("EMULATED_DEVICES", "1"))
+    module.current_device = torch.accelerator.current_device_index
     module._is_in_bad_fork = lambda: False
     module.manual_seed_all = lambda seed: None
     module.get_amp_supported_dtype = list

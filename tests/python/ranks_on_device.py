@@ -8,6 +8,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
+sys.path[:0] = [str(Path(__file__).parent), sys.argv[1]]
+from test_fast_on_device import Decoder, tokens
+
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 ROWS, STEPS = 8, 12
 
@@ -57,44 +60,105 @@ def averaged(stepc, device):
     return {"means": [one.cpu() for one in made], "shared": [one.cpu() for one in shared], "differ": group.differ(made)}
 
 
-def whole_step(stepc, device):
-    """What is said of a step, where it cannot run; else its losses."""
-    model = nn.Linear(6, 4).to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+WHOLE_STEPS = 6
+SHARDED = {"dp_shard": 2, "zero": 3}
+WHOLE = {
+    "dp, batches of the host": {"parallel": {"dp_replicate": 2}, "batches_on": "cpu"},
+    "zero 1": {"parallel": {"dp_shard": 2, "zero": 1}},
+    "zero 2, dropout": {"parallel": {"dp_shard": 2, "zero": 2}, "dropout": 0.3},
+    "zero 3": {"parallel": SHARDED},
+    "tp": {"parallel": {"tp": 2}},
+    "cp": {"parallel": {"cp": 2, "context": "ring"}},
+}
 
-    def step(x):
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
 
-    called = stepc.accelerate(step, config=stepc.Config(parallel={"dp_replicate": WORLD}))
+REFUSED = {
+    "in stages": {"parallel": {"pp": 2}, "micro_batches": 2},
+    "in micro-batches": {"parallel": SHARDED, "micro_batches": 2},
+    "auto": {"parallel": {"strategy": "auto"}},
+    "overlap": {"parallel": {**SHARDED, "overlap": True}},
+    "context": {"parallel": {"cp": 2, "context": "auto"}},
+    "budget": {"parallel": SHARDED, "memory_budget": "auto"},
+}
+
+
+class WholeStep:
+    """A decoder with its whole step on ranks."""
+
+    def __init__(self, stepc, device, parallel, dropout=0.0, batches_on=None, **config):
+        torch.manual_seed(0)
+        self.stepc, self.batches_on = stepc, batches_on or device
+        self.rows = RANK if parallel.keys() & {"dp_replicate", "dp_shard"} else None  # of tokens: those of this rank
+        self.model = Decoder(dropout, layers=1).to(device)
+        optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+
+        def step(ids):
+            loss = self.model(ids.to(device))
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        self.step = stepc.accelerate(step, config=stepc.Config(**{"parallel": parallel, "device_kernels": True, **config}))
+
+    def losses(self, numbers):
+        rows = [tokens(number) if self.rows is None else tokens(number)[self.rows: self.rows + 1] for number in numbers]
+        return [self.step(ids.to(self.batches_on)).item() for ids in rows]
+
+    def run(self):
+        losses = self.losses(range(WHOLE_STEPS))
+        with self.stepc.full_parameters(self.model):
+            state = {name: one.detach().cpu().clone() for name, one in self.model.state_dict().items()}
+        return {"losses": losses, "state": state, "stats": dict(self.step.stats), "report": self.step.report(),
+                "text": self.step.schedule_text()}
+
+
+def refused(stepc, device, parallel, **config):
     try:
-        return [called(x.to(device)).item() for x in batches()]
+        WholeStep(stepc, device, parallel, **config).losses(range(1))
     except stepc.UserError as error:
         return str(error)
 
 
-def main(build, name, out):
-    sys.path.insert(0, str(Path(__file__).parent))
-    sys.path.insert(0, build)
+def whole_steps(stepc, device, out):
+    results = {name: WholeStep(stepc, device, **how).run() for name, how in WHOLE.items()}
+    first = WholeStep(stepc, device, SHARDED, verify="off")
+    first.losses(range(2))
+    first.step.save(out / "saved")
+    results["went on"] = {"losses": first.losses(range(2, 4))}
+    return results
+
+
+def resumed(stepc, device, saved):
+    """On other devices than those that saved."""
+    step = WholeStep(stepc, device, {"dp_shard": 2, "zero": 1}, verify="off")
+    step.step.load(saved)
+    return {"losses": step.losses(range(2, 4))}
+
+
+def main(build, name, out, saved=None):
     import stepc
 
+    out = Path(out)
     logging.basicConfig()
     device = name
     if name == "emulated":
         import emulated
 
-        device = emulated.device()
+        device = f"{emulated.device()}:{RANK}"
     elif name == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    if saved is not None:
+        return torch.save(resumed(stepc, device, saved), out / f"rank-{RANK}.pt")
     results = {"averaged": averaged(stepc, device)}
     if WORLD > 1:
         results["ddp"] = train(stepc, device, {"dp_replicate": WORLD})
         results["zero"] = train(stepc, device, {"dp_shard": WORLD, "zero": 1})
-        results["step"] = whole_step(stepc, device)
-    torch.save(results, Path(out) / f"rank-{RANK}.pt")
+        results["whole"] = whole_steps(stepc, device, out)
+        for what, config in REFUSED.items() if name != "cpu" else ():
+            results[what] = refused(stepc, device, **config)
+    torch.save(results, out / f"rank-{RANK}.pt")
 
 
 main(*sys.argv[1:])

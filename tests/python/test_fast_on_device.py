@@ -113,10 +113,10 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    def __init__(self, dropout=0.0, vocabulary=61, width=16):
+    def __init__(self, dropout=0.0, vocabulary=61, width=16, layers=2):
         super().__init__()
         self.embed = nn.Embedding(vocabulary, width)
-        self.blocks = nn.ModuleList(Block(width, dropout) for _ in range(2))
+        self.blocks = nn.ModuleList(Block(width, dropout) for _ in range(layers))
         self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, vocabulary, bias=False)
 
     def forward(self, ids):

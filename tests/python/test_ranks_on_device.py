@@ -1,5 +1,5 @@
-"""Ranks whose tensors lie on a device: unchanged loops that average gradients there. Two ranks on the emulated device have the
-bits of two on the CPU; on CUDA, by NCCL, a rank a device, and a world of one.
+"""Ranks whose tensors lie on a device: unchanged loops that average gradients there, and whole steps as Graphs. Loops of two
+ranks on the emulated device have the bits of two on the CPU; on CUDA, by NCCL, a rank a device, and a world of one.
 """
 
 from pathlib import Path
@@ -14,9 +14,9 @@ PROGRAM = Path(__file__).resolve().parent / "ranks_on_device.py"
 DEVICES = ["emulated"] + ["cuda"] * (torch.cuda.device_count() > 1)
 
 
-def results_on(device, build_dir, out, ranks=2):
+def results_on(device, build_dir, out, ranks=2, saved=()):
     out.mkdir()
-    start(ranks, [PROGRAM, build_dir / "python", device, out])
+    start(ranks, [PROGRAM, build_dir / "python", device, out, *saved], EMULATED_DEVICES=ranks)
     return [torch.load(out / f"rank-{rank}.pt") for rank in range(ranks)]
 
 
@@ -55,11 +55,40 @@ def test_a_loop_trains_as_on_cpus(on_cpu, there, kind):
     assert all(torch.equal(ranks[0][kind]["state"][name], ranks[1][kind]["state"][name]) for name in parameters)
 
 
-def test_a_whole_step_says_that_it_does_not_run_there(on_cpu, there):
+WHOLE = ["dp, batches of the host", "zero 1", "zero 2, dropout", "zero 3", "tp", "cp"]
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_a_whole_step_trains_as_on_cpus(on_cpu, there, kind):
+    device, ranks = there
+    for rank, (got, wanted) in enumerate(zip((one["whole"][kind] for one in ranks), (one["whole"][kind] for one in on_cpu))):
+        assert "device cuda sm_" in got["text"].splitlines()[1] and "device cuda" not in wanted["text"]
+        stats = got["stats"]
+        assert stats["replays"] > 4 and stats["kernels"] > 0 and stats["opaque_calls"] == [], got["report"]
+        assert stats["plain_verifications"] >= 1 and not stats["warnings"], got["report"]
+        if "dropout" not in kind:  # another operator draws there
+            torch.testing.assert_close(torch.tensor(got["losses"]), torch.tensor(wanted["losses"]), rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(got["state"], wanted["state"], rtol=1e-3, atol=1e-4)
+        assert got["losses"] == ranks[0]["whole"][kind]["losses"], rank
+        assert all(torch.equal(one, ranks[0]["whole"][kind]["state"][name]) for name, one in got["state"].items()), rank
+
+
+def test_a_whole_step_goes_on_from_a_checkpoint_elsewhere(on_cpu, there, build_dir, tmp_path_factory, tmp_path):
+    device, ranks = there
+    root = tmp_path_factory.getbasetemp()
+    for name, from_there in ((device, False), ("cpu", True)):
+        saved = next(root.glob(f"ranks*/{device if from_there else 'cpu'}")) / "saved"
+        for rank, here in zip(results_on(name, build_dir, tmp_path / name, saved=[saved]), on_cpu, strict=True):
+            torch.testing.assert_close(torch.tensor(rank["losses"]), torch.tensor(here["whole"]["went on"]["losses"]), rtol=1e-4, atol=1e-4)
+
+
+def test_what_runs_on_cpus_alone_is_one_line(there):
     for rank in there[1]:
-        assert rank["step"].startswith("a step on ranks has its tensors on the CPU, and '") and "loop" in rank["step"]
-        assert len(rank["step"].splitlines()) == 1
-    assert all(isinstance(rank["step"], list) for rank in on_cpu)
+        for kind, words in (("in stages", "steps run in stages"), ("in micro-batches", "steps run in micro-batches"),
+                            ("auto", 'parallel="auto" weighs steps'), ("overlap", "overlap=True weighs orders"),
+                            ("context", 'context="auto" weighs ways of attention'),
+                            ("budget", 'memory_budget="auto" weighs plans')):
+            assert f"{words} on the CPU alone" in rank[kind] and len(rank[kind].splitlines()) == 1, rank[kind]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="[SKIP] there is no CUDA device")

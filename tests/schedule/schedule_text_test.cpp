@@ -96,6 +96,17 @@ TEST(ScheduleText, HashIsOfWhatTheTextSays) {
   EXPECT_NE(hash_of(schedule), hash);
 }
 
+TEST(ScheduleText, HashLeavesOutWhichDeviceOfItsKindARankHas) {
+  Schedule schedule = parse_schedule(kTrainingStep);
+  const std::string on_cpu = hash_of(schedule);
+  schedule.device = "cuda:0";
+  const std::string text = to_text(schedule), on_first = hash_of(schedule);
+  schedule.device = "cuda:1";
+  EXPECT_NE(to_text(schedule), text);
+  EXPECT_EQ(hash_of(schedule), on_first);
+  EXPECT_NE(on_first, on_cpu);
+}
+
 TEST(ScheduleText, BadTextIsRefusedWithItsLine) {
   const auto expect = [](const std::string& lines, const std::string& message) {
     EXPECT_USER_ERROR(parse_schedule("stepc.schedule 1\n" + lines), message);

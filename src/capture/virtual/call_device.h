@@ -1,6 +1,7 @@
-// Where a call works: on the CPU, or on the device that is not there (aten/virtual_device.h).
+// Where a call works: on the CPU, or on a device whose memory is planned, there or not (aten/virtual_device.h).
 #pragma once
 
+#include <optional>
 #include <string_view>
 
 #include <ATen/core/stack.h>
@@ -17,7 +18,7 @@ struct CallDevice {
 // UserError where the call names a second device, or takes tensors of both that PyTorch refuses to take together.
 CallDevice device_of_call(std::string_view op, torch::jit::Stack& stack, size_t count);
 
-// Whether a tensor or a device among them is there.
-bool takes_device(c10::ArrayRef<c10::IValue> arguments);
+// The device of a tensor, or the device itself, among them.
+std::optional<c10::Device> device_among(c10::ArrayRef<c10::IValue> arguments);
 
 }  // namespace stepc

@@ -4,7 +4,7 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/Tensor.h>
 
-#include "aten/virtual_device.h"
+#include "aten/memory_regions.h"
 
 namespace stepc {
 
@@ -57,7 +57,7 @@ std::optional<FactoryGeometry> factory_geometry(const c10::OperatorHandle& op, c
   }
   if (!sizes.has_value() && !like.defined()) return std::nullopt;
   geometry.device = device.value_or(like.defined() ? like.device() : geometry.device);
-  if (!geometry.device.is_cpu() && !is_on_virtual_device(geometry.device)) return std::nullopt;
+  if (!is_planned(geometry.device)) return std::nullopt;
   const std::string& op_name = op.schema().name();
   if (like.defined()) {
     geometry.dtype = dtype.value_or(like.scalar_type());

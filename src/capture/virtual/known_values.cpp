@@ -1,8 +1,6 @@
 #include "capture/virtual/known_values.h"
 
-#include <cstring>
-
-#include "aten/virtual_device.h"
+#include "aten/memory_regions.h"
 #include "aten/virtual_memory.h"
 
 namespace stepc {
@@ -50,13 +48,11 @@ void KnownValues::made(const at::Tensor& tensor, bool known) {
 void KnownValues::keep(const at::Tensor& tensor) {
   Storage& entry = find(tensor);
   if (!entry.owned_by_program || entry.before != nullptr) return;
-  const auto* bytes = static_cast<const char*>(tensor.storage().data());
-  entry.before = std::make_unique<std::vector<char>>(bytes, bytes + tensor.storage().nbytes());
+  entry.before = std::make_unique<std::string>(bytes_of(tensor.storage()));
   kept_.push_back(&entry);
 }
 
 void KnownValues::keep(const at::Generator& generator) {
-  if (!is_cpu_generator(generator) && !is_virtual_generator(generator)) return;
   for (const auto& [kept, snapshot] : generators_)
     if (kept == generator) return;
   generators_.emplace_back(generator, read_generator(generator));
@@ -65,8 +61,7 @@ void KnownValues::keep(const at::Generator& generator) {
 void KnownValues::restore() {
   for (Storage* entry : kept_) {
     const auto storage = entry->weak.lock();
-    if (storage && storage->nbytes() == entry->before->size())
-      std::memcpy(storage->mutable_data(), entry->before->data(), entry->before->size());
+    if (storage && storage->nbytes() == entry->before->size()) put_bytes(c10::Storage(storage), *entry->before);
     entry->before.reset();
   }
   kept_.clear();

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -49,7 +50,7 @@ class KnownValues {
     c10::weak_intrusive_ptr<c10::StorageImpl> weak;  // keeps its address from meaning another storage
     bool known = false;
     bool owned_by_program = false;
-    std::unique_ptr<std::vector<char>> before;
+    std::unique_ptr<std::string> before;
   };
 
   Storage& find(const at::Tensor& tensor);

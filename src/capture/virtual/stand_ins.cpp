@@ -4,6 +4,8 @@
 
 #include <ATen/EmptyTensor.h>
 
+#include "aten/generator_snapshot.h"
+#include "aten/memory_regions.h"
 #include "aten/virtual_device.h"
 #include "aten/virtual_memory.h"
 #include "base/check.h"
@@ -12,8 +14,8 @@ namespace stepc {
 
 at::Tensor StandIns::replace(const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
-  USER_CHECK(tensor.layout() == c10::Layout::Strided && (tensor.is_cpu() || is_on_virtual_device(tensor.device())),
-             "virtual capture takes dense CPU tensors only, this step uses a {} tensor on {}",
+  USER_CHECK(tensor.layout() == c10::Layout::Strided && is_planned(tensor.device()),
+             "virtual capture takes dense tensors only, this step uses a {} tensor on {}",
              tensor.layout() == c10::Layout::Strided ? "dense" : "sparse", tensor.device().str());
   if (kind_ == Kind::kHost) return on_host(tensor);
   at::Tensor stand_in;
@@ -45,11 +47,11 @@ c10::IValue StandIns::replace(const c10::IValue& argument) {
   }
   // Copies name the device that they go to.
   if (argument.isDevice()) {
-    USER_CHECK(argument.toDevice().is_cpu() || is_on_virtual_device(argument.toDevice()),
-               "virtual capture takes CPU tensors only, this step copies one to {}", argument.toDevice().str());
+    USER_CHECK(is_planned(argument.toDevice()),
+               "virtual capture: this step copies a tensor to {}, where it has no others", argument.toDevice().str());
     return c10::Device(kind_ == Kind::kMeta ? c10::kMeta : c10::kCPU);
   }
-  if (argument.isGenerator() && is_virtual_generator(argument.toGenerator())) return {};
+  if (argument.isGenerator() && !is_cpu_generator(argument.toGenerator())) return {};
   return argument;
 }
 

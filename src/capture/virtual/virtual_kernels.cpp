@@ -4,6 +4,7 @@
 #include <array>
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 
 #include "aten/constants.h"
@@ -98,11 +99,15 @@ bool set_window(c10::ArrayRef<c10::IValue> arguments) {
 at::Generator generator_of(c10::ArrayRef<c10::IValue> arguments) {
   for (const c10::IValue& value : arguments)
     if (value.isGenerator()) return value.toGenerator();
-  const bool is_on_device = has_virtual_device() && takes_device(arguments);
-  return is_on_device ? virtual_generator() : at::detail::getDefaultCPUGenerator();
+  const std::optional<c10::Device> device = device_among(arguments);
+  return device && device->is_cuda() ? at::globalContext().defaultGenerator(*device)
+                                     : at::detail::getDefaultCPUGenerator();
 }
 
-// resize_() of a tensor on the device, whose kernel would ask the driver.
+// Whether a kernel may be given the tensor itself.
+bool is_readable(const at::Tensor& tensor) { return !is_virtual(tensor) && !is_on_virtual_device(tensor.device()); }
+
+// resize_() of a tensor on the device that has no memory there.
 void resize_on_device(c10::ArrayRef<c10::IValue> arguments) {
   c10::TensorImpl* const impl = arguments[0].toTensor().unsafeGetTensorImpl();
   impl->set_sizes_contiguous(arguments[1].toIntVector());
@@ -122,7 +127,7 @@ Stack call_on_stand_ins(StandIns::Kind kind, const CallDevice& device, const std
   return stack;
 }
 
-// A call on known values of the device.
+// A call on known values of the device that is not there.
 void run_on_host(const OperatorTraits& t, const c10::OperatorHandle& op, const CallDevice& device, Stack* stack) {
   const DrawsLeaveNoTrace aside;
   const std::vector<c10::IValue> arguments = torch::jit::pop(*stack, op.schema().arguments().size());
@@ -161,7 +166,7 @@ void VirtualKernels::run(const c10::OperatorHandle& op, c10::DispatchKeySet belo
   if (t.metadata_only) {
     if (t.name == "aten::resize_") {
       grow(*stack, count);
-      if (device.takes_device) {
+      if (device.takes_device && !is_readable(torch::jit::peek(*stack, 0, count).toTensor())) {
         resize_on_device(torch::jit::last(*stack, count));
         torch::jit::drop(*stack, count - 1);
         return;
@@ -181,7 +186,8 @@ void VirtualKernels::run(const c10::OperatorHandle& op, c10::DispatchKeySet belo
   const auto arguments = torch::jit::last(*stack, count);
   const bool is_read = t.name == "aten::_local_scalar_dense";
   if (is_read) ++reads_so_far_;
-  const bool has_kernel = !device.takes_device || op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+  const bool has_kernel =
+      !device.takes_device || !has_virtual_device() || op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
   if (has_kernel && all_known(arguments) && (t.reads_values || is_moderate(op, arguments))) {
     execute(t, op, below, stack);
     return;
@@ -216,7 +222,7 @@ std::optional<Arg> VirtualKernels::number_for(at::ScalarType type) {
 void VirtualKernels::grow(const Stack& stack, size_t arguments) {
   const auto values = torch::jit::last(stack, arguments);
   const at::Tensor& self = values[0].toTensor();
-  if (!is_virtual(self) && self.is_cpu()) return;
+  if (is_readable(self)) return;
   const size_t bytes = at::detail::computeStorageNbytesContiguous(values[1].toIntVector(), self.element_size(),
                                                                   static_cast<size_t>(self.storage_offset()));
   c10::StorageImpl* storage = self.storage().unsafeGetStorageImpl();
@@ -235,8 +241,9 @@ void VirtualKernels::execute(const OperatorTraits& t, const c10::OperatorHandle&
       return true;
     });
   const CallDevice device = device_of_call(t.name, *stack, arguments.size());
-  if (t.draws) draw(arguments, /*token=*/device.takes_device);
-  if (device.takes_device)
+  const bool is_absent = device.takes_device && has_virtual_device();
+  if (t.draws) draw(arguments, /*token=*/is_absent);
+  if (is_absent)
     run_on_host(t, op, device, stack);
   else
     op.redispatchBoxed(below, stack);
@@ -315,12 +322,10 @@ void VirtualKernels::shape(const OperatorTraits& t, const c10::OperatorHandle& o
 // the call would, to another one.
 void VirtualKernels::draw(c10::ArrayRef<c10::IValue> arguments, bool token) {
   at::Generator generator = generator_of(arguments);
-  const bool is_virtual = is_virtual_generator(generator);
-  if (!is_cpu_generator(generator) && !is_virtual) return;
   values_.keep(generator);
   if (!token) return;
   const std::lock_guard held(generator.mutex());
-  if (is_virtual) return generator.set_offset(generator.get_offset() + kPhiloxOffset);
+  if (!is_cpu_generator(generator)) return generator.set_offset(generator.get_offset() + kPhiloxOffset);
   auto* cpu = at::check_generator<at::CPUGeneratorImpl>(generator);
   cpu->random();
 }

@@ -80,8 +80,9 @@ void Sketch::add(const at::Tensor& chunk, int64_t first, int64_t count) {
     sums_ = std::make_shared<std::vector<double>>(count <= kSums ? 0 : kSums);
   }
   const int64_t here = chunk.numel();
+  const at::Tensor on_host = chunk.to(at::kCPU);
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, chunk.scalar_type(), "sketch", [&] {
-    const auto* from = chunk.const_data_ptr<scalar_t>();
+    const auto* from = on_host.const_data_ptr<scalar_t>();
     if (count <= kSums)
       for (int64_t i = 0; i < here; ++i) sums_->push_back(static_cast<double>(from[i]));
     else

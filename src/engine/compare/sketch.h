@@ -14,7 +14,8 @@ namespace stepc {
 
 class Sketch {
  public:
-  // Takes no memory from ATen if the tensor has no gaps. An undefined tensor gives the sketch of nothing.
+  // Takes no memory from ATen if the tensor lies on the host and has no gaps. An undefined tensor gives the sketch of
+  // nothing.
   explicit Sketch(const at::Tensor& tensor);
   Sketch() = default;
   // Adds a chunk of a tensor that comes in order: the elements from `first` on, of `count` elements in all, of a

@@ -1,5 +1,6 @@
 #include "engine/program/signature.h"
 
+#include <algorithm>
 #include <unordered_map>
 
 #include <ATen/Context.h>
@@ -57,6 +58,13 @@ void append_ambient(std::string& out) {
   append(out, context.allowFP16ReductionCuBLAS());
   append(out, context.allowBF16ReductionCuBLAS());
 }
+
+// Which one of its kind a device is, -1 for that of the program, which decides nothing: each rank has one of its own.
+c10::DeviceIndex number_beside(const std::vector<at::Tensor>& tensors, const c10::Device& device) {
+  const auto of_program =
+      std::ranges::find_if(tensors, [](const at::Tensor& one) { return one.defined() && !one.device().is_cpu(); });
+  return of_program != tensors.end() && of_program->device() == device ? c10::DeviceIndex{-1} : device.index();
+}
 }  // namespace
 
 std::string signature_of(const Program& program, const std::vector<at::Tensor>& tensors, const StepInput& input) {
@@ -77,7 +85,7 @@ std::string signature_of(const Program& program, const std::vector<at::Tensor>& 
     append(out, tensor.dim());
     append(out, tensor.requires_grad());
     append(out, tensor.device().type());
-    append(out, tensor.device().index());
+    if (!tensor.device().is_cpu()) append(out, number_beside(tensors, tensor.device()));
     append(out, tensor.layout());
     if (tensor.layout() != c10::Layout::Strided) continue;  // not captured: the recorder will say so
     for (int64_t size : tensor.sizes()) append(out, size);

@@ -116,7 +116,7 @@ at::Tensor BatchRows::gathered(const at::Tensor& rows, int64_t dim) const {
   const at::Tensor own = rows.detach().movedim(dim, 0).contiguous();
   std::vector<int64_t> sizes = own.sizes().vec();
   sizes[0] *= group.ranks();
-  const at::Tensor all = at::empty(sizes, rows.scalar_type());
+  const at::Tensor all = at::empty(sizes, own.options());
   group.all_gather(own, all);
   return all.movedim(0, dim).contiguous();
 }

@@ -164,7 +164,9 @@ void ProgramParts::gather(const std::vector<at::Tensor>& tensors, bool keeps) {
     if (found == parts_.end()) continue;
     const auto& [owner, name] = found->second;
     const bool is_here = state_.has(owner, name);
-    at::Tensor whole = is_here ? state_.whole(owner, name) : at::empty(tensor.sizes(), tensor.scalar_type());
+    at::Tensor whole = is_here
+                           ? state_.whole(owner, name)
+                           : at::empty(tensor.sizes(), at::TensorOptions(tensor.device()).dtype(tensor.scalar_type()));
     if (!is_everywhere(found->second)) {
       whole = whole.contiguous();
       across_stages(stages_).broadcast(whole, stages_of_.at(found->second).front());

@@ -3,6 +3,7 @@
 
 #include <ATen/Parallel.h>
 
+#include "aten/device_hook.h"
 #include "aten/virtual_device.h"
 #include "base/check.h"
 #include "base/log.h"
@@ -19,16 +20,36 @@ namespace stepc {
 
 namespace {
 
-// A rank's step runs as a Graph, on the CPU.
-void check_memory_of(const Program& program) {
+// A rank's step runs as a Graph, or not at all.
+void check_memory_of(const Program& program, const Config& config) {
   std::vector<at::Tensor> tensors;
   program.append_tensors(tensors);
-  for (size_t t = 0; t < tensors.size(); ++t)
-    USER_CHECK(!tensors[t].defined() || tensors[t].is_cpu() || tensors[t].is_meta() ||
-                   is_on_virtual_device(tensors[t].device()),
-               "a step on ranks has its tensors on the CPU, and '{}' lies on {}: on devices ranks average the "
-               "gradients of an unchanged loop, stepc.accelerate(model, optimizer, config=config)",
-               program.keys()[t].key, tensors[t].device().str());
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    if (!tensors[t].defined() || tensors[t].is_cpu() || tensors[t].is_meta()) continue;
+    const c10::Device device = tensors[t].device();
+    if (is_on_virtual_device(device)) continue;
+    const std::string place = str("'{}' lies on {}", program.keys()[t].key, device.str());
+    USER_CHECK(
+        !device.is_cuda() || config.device_kernels,
+        "a step on ranks runs as a Graph, and {}, where none has run yet: device_kernels=True tries it; without it "
+        "ranks average the gradients of an unchanged loop, stepc.accelerate(model, optimizer, config=config)",
+        place);
+    const std::string why = install_device_hook(device.type());
+    USER_CHECK(why.empty(), "a step on ranks has memory that is planned, and {}: {}", place, why);
+  }
+}
+
+// What ranks do on the CPU alone, where its rates are known; empty: nothing of it is asked for.
+std::string_view on_cpus_alone(const Strategy& strategy, const Pipeline& pipeline, const MemoryBudget& budget,
+                               bool is_searched) {
+  if (is_searched) return "parallel=\"auto\" weighs steps";
+  if (pipeline.ranks > 1) return "steps run in stages";
+  if (pipeline != Pipeline()) return "steps run in micro-batches";
+  if (strategy.overlap_bytes) return "overlap=True weighs orders";
+  if (budget.kind == MemoryBudget::Kind::kAuto) return "memory_budget=\"auto\" weighs plans";
+  if (strategy.mesh.find("cp") && strategy.context == Context::kByPrice)
+    return "context=\"auto\" weighs ways of attention";
+  return {};
 }
 
 // How often a step is captured again because its program has other parts than were known before.
@@ -133,6 +154,10 @@ void RankStep::capture(const StepInput& input, const StepOnFn& step, const Numbe
 }
 
 void RankStep::add_plan(VirtualPlan captured, const StepInput& input) {
+  const std::string& device = captured.trace.device;
+  const std::string_view on_cpus = on_cpus_alone(strategy_, pipeline_, budget_, is_open_);
+  USER_CHECK(device.empty() || on_cpus.empty(), "this step has its tensors on {}, and {} on the CPU alone", device,
+             on_cpus);
   agree_on_machine();
   CompileOptions options;
   options.target = target().target;
@@ -244,7 +269,7 @@ void RankStep::agree_on_machine() {
 // Captures the step: one trace if its code takes no decision by numbers that it reads, otherwise one path.
 VirtualPlan RankStep::plan_on(const std::vector<at::Tensor>& batch, const StepInput& input, const StepOnFn& step,
                               const Numbers& numbers) {
-  check_memory_of(program_);
+  check_memory_of(program_, config_);
   const StepInput given{batch, input.names, input.constants};
   const auto on_batch = [&] { return step(batch); };
   if (numbers || is_traced_)

@@ -52,7 +52,7 @@ class LightLook {
 std::optional<StepOutput> RankStep::follow(Call& call, const StepInput& input, const StepOnFn& step) {
   Entry& plan = *call.plan;
   const Trace& trace = plan.trace();
-  if (plan.draws) share_draws();
+  if (plan.draws) share_draws(plan);
   const bool makes_numbers = std::ranges::any_of(trace.events, is_made_by_code);
   std::vector<Arg> numbers(plan.reads.empty() ? 0 : std::prev(plan.reads.end())->second + 1);
   std::vector<Arg> returned;

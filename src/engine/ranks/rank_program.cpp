@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include <ATen/Context.h>
-
 #include "aten/cpu_hook.h"
 #include "base/check.h"
 #include "base/clock.h"
@@ -14,8 +12,6 @@
 namespace stepc {
 
 namespace {
-
-at::Generator draws_of_process() { return at::globalContext().defaultGenerator(at::kCPU); }
 
 // All ranks must have the same Schedule text, because their collectives meet in its order.
 void check_one_plan(const Schedule& schedule, const Verify& verify, Ranks& ranks) {
@@ -68,7 +64,7 @@ StepResult RankProgram::begin(const std::vector<at::Tensor>& batch, RunTimes* ti
   RunInputs inputs = inputs_of(*compiled_.executor, batch);
   inputs.times = times;
   inputs.on_written = std::move(on_written);
-  before_run_ = read_generator(draws_of_process());
+  before_run_ = read_generator(generator());
   return came_to(compiled_.executor->run(std::move(inputs)));
 }
 
@@ -109,7 +105,7 @@ StepResult RankProgram::came_to(StepResult result) {
 void RankProgram::abandon() {
   if (!compiled_.executor->is_paused()) return;
   compiled_.executor->abandon();
-  write_generator(draws_of_process(), *before_run_);
+  write_generator(generator(), *before_run_);
 }
 
 void RankProgram::supply(CallId call, size_t arg, const c10::IValue& number) {

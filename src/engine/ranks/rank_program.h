@@ -62,6 +62,8 @@ class RankProgram {
   [[nodiscard]] const Verified& verified() const { return verified_; }
 
   [[nodiscard]] const Trace& trace() const { return trace_; }
+  // From which it draws.
+  [[nodiscard]] at::Generator generator() const { return compiled_.executor->generator(); }
   [[nodiscard]] const Schedule& schedule() const { return compiled_.executor->schedule(); }
   [[nodiscard]] const Graph& graph() const { return compiled_.graph; }
   [[nodiscard]] const MemoryReport& memory() const { return compiled_.plan.memory; }

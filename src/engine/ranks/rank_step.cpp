@@ -222,7 +222,7 @@ StepResult RankStep::begin_plan(const Entry& plan, const std::vector<at::Tensor>
 }
 
 StepOutput RankStep::replay(Entry& plan, const StepInput& input) {
-  if (plan.draws) share_draws();
+  if (plan.draws) share_draws(plan);
   const auto begin = Clock::now();
   const double verified = plan.verified().seconds;
   const std::vector<at::Tensor> batch = batch_for(plan, input);
@@ -342,8 +342,8 @@ bool RankStep::check_alike(const Call& call, const StepInput& input) {
 }
 
 // All ranks draw from rank 0's generator state, so draws do not depend on the number of ranks.
-void RankStep::share_draws() {
-  at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
+void RankStep::share_draws(const Entry& plan) {
+  at::Generator generator = plan.generator();
   const at::Tensor state = generator.get_state();
   if (!std::exchange(compared_draws_, true)) {
     const std::vector<std::string> all = ranks_->exchange(hash_text(hash_of(state)));
@@ -414,7 +414,7 @@ KnownTarget RankStep::target() const {
 }
 
 std::optional<Prediction> RankStep::prediction() const {
-  if (latest() == nullptr) return std::nullopt;
+  if (latest() == nullptr || !latest()->schedule().device.empty()) return std::nullopt;  // rates are the CPU's
   if (plans_.front().staged) return Prediction{plans_.front().staged->predicted_seconds(), known_.is_calibrated};
   return predict(latest()->schedule(), target());
 }

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 
 #include "comm/ranks.h"
@@ -94,6 +95,10 @@ class RankStep {
     }
     // Only a plan in one piece is verified by who runs it: functions are by their own runs.
     [[nodiscard]] bool must_verify() const { return program && program->must_verify(); }
+    // From which it draws.
+    [[nodiscard]] at::Generator generator() const {
+      return staged ? at::globalContext().defaultGenerator(at::kCPU) : program->generator();
+    }
     [[nodiscard]] StepResult go_on() const { return staged ? staged->go_on() : program->go_on(); }
     void abandon() const {
       if (staged) return staged->abandon();
@@ -172,7 +177,7 @@ class RankStep {
   StepResult begin_plan(const Entry& plan, const std::vector<at::Tensor>& batch);
   StepOutput replay(Entry& plan, const StepInput& input);
   void count_replay(Entry& plan, const StepResult& result);
-  void share_draws();
+  void share_draws(const Entry& plan);
   void count(const Entry& plan);
   static std::vector<const RankProgram*> programs_of(const Entry& plan);
   static const RankProgram& largest_of(const Entry& plan);

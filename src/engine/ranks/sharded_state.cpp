@@ -20,7 +20,9 @@ bool is_range(const std::vector<int64_t>& places) {
   return !places.empty() && places[0] >= 0;
 }
 
-at::Tensor index_of(const std::vector<int64_t>& places) { return at::tensor(places, at::kLong); }
+at::Tensor index_of(const std::vector<int64_t>& places, const c10::Device& device) {
+  return at::tensor(places, at::kLong).to(device);
+}
 
 // Puts a rank's part where it belongs in the whole; padding is dropped.
 void place(const at::Tensor& part, const PartOf& of, const Mesh& mesh, int64_t rank, const at::Tensor& whole) {
@@ -34,13 +36,13 @@ void place(const at::Tensor& part, const PartOf& of, const Mesh& mesh, int64_t r
       if (places[i] >= 0) kept.push_back(static_cast<int64_t>(i));
     if (kept.size() < places.size()) {
       std::erase(places, -1);
-      from = from.index_select(dim, index_of(kept));
+      from = from.index_select(dim, index_of(kept, from.device()));
     }
     if (places.empty()) return;
     if (is_range(places))
       to = to.narrow(dim, places[0], static_cast<int64_t>(places.size()));
     else
-      scattered.emplace_back(dim, index_of(places));
+      scattered.emplace_back(dim, index_of(places, to.device()));
   }
   if (scattered.empty()) {
     to.copy_(from);
@@ -49,7 +51,9 @@ void place(const at::Tensor& part, const PartOf& of, const Mesh& mesh, int64_t r
   std::vector<at::indexing::TensorIndex> indices;
   for (int64_t d = 0; d < to.dim(); ++d) {
     const auto found = std::ranges::find(scattered, d, &std::pair<int64_t, at::Tensor>::first);
-    const at::Tensor index = found == scattered.end() ? at::arange(to.size(d), at::kLong) : found->second;
+    const at::Tensor index = found == scattered.end()
+                                 ? at::arange(to.size(d), at::TensorOptions(to.device()).dtype(at::kLong))
+                                 : found->second;
     std::vector<int64_t> shape(static_cast<size_t>(to.dim()), 1);
     shape[static_cast<size_t>(d)] = index.numel();
     indices.emplace_back(index.view(shape));
@@ -68,7 +72,7 @@ at::Tensor part_of(const at::Tensor& whole, const Sharding& sharding, const Mesh
     std::vector<int64_t> places = places_of(sharding.dims[d], whole.size(dim), mesh, rank);
     std::ranges::replace(places, -1, whole.size(dim) - 1);
     part = is_range(places) ? part.narrow(dim, places[0], static_cast<int64_t>(places.size()))
-                            : part.index_select(dim, index_of(places));
+                            : part.index_select(dim, index_of(places, part.device()));
   }
   return part;
 }
@@ -89,11 +93,13 @@ void ShardedState::add(const Schedule& schedule) {
     Part part;
     part.of = input.part ? *input.part : PartOf{operand.sizes, Sharding::whole(operand.sizes.size())};
     part.type = scalar_type_of(operand.dtype);
+    if (schedule.buffers[operand.buffer.index()].space == Space::kDevice) part.device = c10::Device(schedule.device);
     part.sizes = operand.sizes;
     part.strides = operand.strides;
     const auto [known, is_new] = parts_.try_emplace({*owner, input.key}, part);
     const Part& before = known->second;
-    USER_CHECK(is_new || (before.of == part.of && before.type == part.type && before.strides == part.strides),
+    USER_CHECK(is_new || (before.of == part.of && before.type == part.type && before.strides == part.strides &&
+                          before.device == part.device),
                "{} '{}' lies on the ranks as {} in one part of the step, and as {} in another", name_of(input.kind),
                input.key, to_text(before.of.sharding, before.of.shape, mesh_),
                to_text(part.of.sharding, part.of.shape, mesh_));
@@ -102,7 +108,7 @@ void ShardedState::add(const Schedule& schedule) {
 
 void ShardedState::take_memory(Part& part) {
   if (part.tensor.defined()) return;
-  part.tensor = at::empty_strided(part.sizes, part.strides, part.type);
+  part.tensor = at::empty_strided(part.sizes, part.strides, at::TensorOptions(part.device).dtype(part.type));
   part.tensor.zero_();
 }
 
@@ -134,8 +140,8 @@ void ShardedState::fill(Owner owner, const std::string& key, double number) {
 
 bool ShardedState::is_whole(Owner owner, const std::string& key, const at::Tensor& tensor) const {
   const Part& part = find(owner, key);
-  return part.of.sharding.is_whole() && part.type == tensor.scalar_type() && tensor.sizes() == part.sizes &&
-         tensor.strides() == part.strides;
+  return part.of.sharding.is_whole() && part.type == tensor.scalar_type() && part.device == tensor.device() &&
+         tensor.sizes() == part.sizes && tensor.strides() == part.strides;
 }
 
 void ShardedState::put(Owner owner, const std::string& key, const TensorFiles& files,
@@ -163,7 +169,7 @@ void ShardedState::put(Owner owner, const std::string& key, const TensorFiles& f
   for (size_t d = 0; d < inside.size(); ++d) {
     const std::vector<int64_t>& places = inside[d];
     if (places.empty() || (is_range(places) && std::ssize(places) == read.size(static_cast<int64_t>(d)))) continue;
-    read = read.index_select(static_cast<int64_t>(d), index_of(places));
+    read = read.index_select(static_cast<int64_t>(d), index_of(places, read.device()));
   }
   part.tensor.copy_(read);
 }
@@ -296,9 +302,9 @@ at::Tensor ShardedState::whole(Owner owner, const std::string& key) const {
   RankGroup& group = ranks_->along(mesh_, axes);
   std::vector<int64_t> sizes = part.sizes;
   sizes.insert(sizes.begin(), group.ranks());
-  const at::Tensor all = at::empty(sizes, part.type);
+  const at::Tensor all = at::empty(sizes, part.tensor.options());
   group.all_gather(part.tensor.contiguous(), all);
-  at::Tensor whole = at::empty(part.of.shape, part.type);
+  at::Tensor whole = at::empty(part.of.shape, part.tensor.options());
   const std::vector<int64_t> members = group_of(mesh_, axes, ranks_->rank());
   for (size_t r = 0; r < members.size(); ++r) place(all[static_cast<int64_t>(r)], part.of, mesh_, members[r], whole);
   return whole;

@@ -85,6 +85,7 @@ class ShardedState {
   struct Part {
     PartOf of;
     at::ScalarType type = at::kFloat;
+    c10::Device device = c10::kCPU;
     std::vector<int64_t> sizes, strides;
     at::Tensor tensor;
   };

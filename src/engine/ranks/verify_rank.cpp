@@ -13,6 +13,7 @@
 #include <ATen/Functions.h>
 
 #include "aten/cpu_hook.h"
+#include "aten/device_facts.h"
 #include "aten/draws_leave_no_trace.h"
 #include "base/check.h"
 #include "base/machine_memory.h"
@@ -44,7 +45,7 @@ std::optional<LeftByRank> run_dry(Executor& executor, RunInputs inputs, DrawsLea
   // The run draws from a copy of the generator. Calls that use the process's generator itself find it in its state from
   // before.
   draws.begin_again();
-  inputs.generators = {at::detail::getDefaultCPUGenerator().clone()};
+  inputs.generators = {executor.generator().clone()};
   inputs.show_written = [&](size_t input, const at::Tensor& now, int64_t first) {
     sketches[input].show(now, first, element_count(schedule.operands[schedule.inputs[input].operand.index()].sizes));
   };
@@ -172,8 +173,7 @@ class Verifier {
     keep_parameters(options.strategy, proof_.plan.graph);
     const Schedule& planned = proof_.plan.executor->schedule();
     const uint64_t most = most_of_plain(planned);
-    const bool has_budget = options.budget.kind == MemoryBudget::Kind::kBytes;
-    const uint64_t there = has_budget ? options.budget.bytes : usable_bytes() / ranks_here();
+    const uint64_t there = options.budget.kind == MemoryBudget::Kind::kBytes ? options.budget.bytes : room(planned);
     std::string why;
     try {
       const PlainLimit limit{most, proof_.plan.graph};
@@ -192,6 +192,13 @@ class Verifier {
     if (find_unlike(ranks_, hash_of(plain.executor->schedule()))) return "the ranks came to different plain graphs";
     proof_.supply(*plain.executor);
     return {};
+  }
+
+  // The memory that there is for the program's tensors and a plan.
+  uint64_t room(const Schedule& planned) {
+    if (planned.device.empty()) return usable_bytes() / ranks_here();
+    const auto facts = device_facts(c10::Device(planned.device));
+    return facts && facts->total_bytes > 0 ? facts->free_bytes + planned.input_bytes() : UINT64_MAX;
   }
 
   // The number of ranks on this machine, which share its memory.

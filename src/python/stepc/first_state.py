@@ -26,8 +26,10 @@ class FirstState:
         """Makes the state; returns whether there was any to make."""
         made = len(self._made)
         begun = [scaler for scaler in scalers if scaler.is_enabled() and scaler._scale is None]
+        parameters = (one for optimizer in optimizers.values() for group in optimizer.param_groups for one in group["params"])
+        device = next((one.device for one in parameters), torch.device("cpu"))
         for scaler in begun:
-            scaler._lazy_init_scale_growth_tracker(torch.device("cpu"))  # as its first scale() does
+            scaler._lazy_init_scale_growth_tracker(device)  # as its first scale() does
         self._scalers += begun
         for path, optimizer in optimizers.items():
             known = {}
@@ -105,7 +107,7 @@ def _initial(path, optimizer, group, like):
     """name -> ("like", number), ("scalar", tensor) or ("plain", value) for the state of a parameter like this one."""
     shape = (2,) * max(like.dim(), 1)
     count = torch.zeros(shape).numel()
-    zero = torch.zeros(shape, dtype=like.dtype)
+    zero = torch.zeros(shape, dtype=like.dtype, device=like.device)
     _, (one, two) = _stepped(optimizer, group, zero, [zero, zero])
     initial = {}
     for name, value in one.items():
@@ -119,7 +121,7 @@ def _initial(path, optimizer, group, like):
             initial[name] = ("scalar", 2 * value - again)
         else:
             raise _refusal(path, optimizer, f"its state '{name}' is of a shape of its own")
-    steps = [torch.linspace(first, 1.5, count).reshape(shape).to(like.dtype) for first in (-1.0, -0.75)]
+    steps = [torch.linspace(first, 1.5, count).reshape(shape).to(like.device, like.dtype) for first in (-1.0, -0.75)]
     found = {name: zero.to(value.dtype) + value if kind == "like" else value.clone() if kind == "scalar" else value
              for name, (kind, value) in initial.items()}
     ones = _stepped(optimizer, group, steps[0], steps[1:])

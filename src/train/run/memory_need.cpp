@@ -40,10 +40,21 @@ MemoryNeed memory_need(const RunConfig& config, const ModelDirectory& directory,
   return need;
 }
 
-std::string to_text(const PlannedNeed& need) {
-  return str("a run takes {}: model and optimizer {}, step {}, {}the program itself {}; there is {}",
-             human_bytes(need.total()), human_bytes(need.state), human_bytes(need.step), to_text(need.copies),
-             human_bytes(need.process), human_bytes(usable_bytes()));
+std::string to_text(const PlannedNeed& need, const at::Device& device) {
+  const std::string step = str("model and optimizer {}, step {}", human_bytes(need.state), human_bytes(need.step));
+  const std::string beside = str("{}the program itself {}", to_text(need.copies), human_bytes(need.process));
+  const std::string there = human_bytes(usable_bytes());
+  if (device.is_cpu())
+    return str("a run takes {}: {}, {}; there is {}", human_bytes(need.total()), step, beside, there);
+  return str("a run takes {} on {}: {}; beside it on the host {}, and there is {}", human_bytes(need.state + need.step),
+             device.str(), step, beside, there);
+}
+
+void check_memory_need(const ModelDirectory& directory, const PlannedNeed& need, const at::Device& device) {
+  const std::string what = "training " + directory.path.string();
+  const uint64_t on_device = device.is_cpu() ? 0 : need.state + need.step;
+  check_device_memory(what, device, on_device);
+  check_memory(what, need.total() - on_device);
 }
 
 void check_memory_need(const ModelDirectory& directory, const MemoryNeed& need, const at::Device& device) {

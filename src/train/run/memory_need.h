@@ -27,13 +27,14 @@ struct PlannedNeed {
   CopiesNeed copies = {};  // with what it holds of other machines' snapshots
   [[nodiscard]] uint64_t total() const { return process + state + step + copies.total(); }
 };
-// One line, with what there is beside it.
-std::string to_text(const PlannedNeed& need);
+// One line, with what there is beside it. Model, optimizer and step lie on the device.
+std::string to_text(const PlannedNeed& need, const at::Device& device = at::kCPU);
 
 // The directory's adapter is chosen already. `file_bytes`: of the weights' files.
 MemoryNeed memory_need(const RunConfig& config, const ModelDirectory& directory, uint64_t file_bytes);
 
 // A UserError where a run needs more memory than there is, on the device or on the host.
 void check_memory_need(const ModelDirectory& directory, const MemoryNeed& need, const at::Device& device = at::kCPU);
+void check_memory_need(const ModelDirectory& directory, const PlannedNeed& need, const at::Device& device);
 
 }  // namespace stepc::train

@@ -55,8 +55,8 @@ Run::Run(RunConfig config, const Launch& launch, std::shared_ptr<Ranks> ranks, O
       snapshots_(make_snapshots(config_, directory_, ranks_)),
       resumed_from_(look_for_snapshot(from.resumes)),
       strategy_(choose(launch)),
-      learner_(
-          progress_.during("reading the model", [&] { return make_learner(config_, directory_, strategy_, ranks_); })),
+      learner_(progress_.during("reading the model",
+                                [&] { return make_learner(config_, directory_, strategy_, ranks_, device_); })),
       corpus_(read_corpus(config_, learner_->directory(), progress_, /*is_alone=*/ranks_ == nullptr)),
       batches_(corpus_, config_.train.micro_batches, config_.train.batch_size),
       numbers_(derive_numbers(
@@ -238,9 +238,9 @@ void Run::plan_step(uint64_t kept_bytes) {
   planned_.step = largest;
   if (saves_while_training(config_)) planned_.copies.staging = learner_->staged_bytes();
   if (snapshots_) planned_.copies.snapshots = snapshots_->bytes_for(learner_->saved_bytes());
-  progress_.note(to_text(planned_));
+  progress_.note(to_text(planned_, device_));
   prediction_ = learner_->prediction();
-  check_memory("training " + learner_->directory().path.string(), planned_.total());
+  check_memory_need(learner_->directory(), planned_, device_);
 }
 
 void Run::compile() {

@@ -75,10 +75,10 @@ Output output_of(const Launch& launch, const std::string& run) {
 }
 
 std::unique_ptr<Learner> make_learner(const RunConfig& config, const RunDirectory& directory, const Strategy& strategy,
-                                      const std::shared_ptr<Ranks>& ranks) {
+                                      const std::shared_ptr<Ranks>& ranks, const at::Device& device) {
   ModelDirectory model = start_directory(config, directory, ranks == nullptr);
   const std::optional<Target> target = resumed_target(config, directory);
-  if (ranks != nullptr) return std::make_unique<RankLearner>(std::move(model), config, strategy, ranks, target);
+  if (ranks != nullptr) return std::make_unique<RankLearner>(std::move(model), config, strategy, ranks, target, device);
   return std::make_unique<LocalLearner>(std::move(model), config, target);
 }
 

@@ -23,8 +23,9 @@ using Output = std::unique_ptr<std::FILE, void (*)(std::FILE*)>;
 Output output_of(const Launch& launch, const std::string& run);
 
 // Of the newest checkpoint, where `directory` has one; else of model.path. `ranks`: none: this process trains alone.
+// `device`: that of a rank.
 std::unique_ptr<Learner> make_learner(const RunConfig& config, const RunDirectory& directory, const Strategy& strategy,
-                                      const std::shared_ptr<Ranks>& ranks);
+                                      const std::shared_ptr<Ranks>& ranks, const at::Device& device);
 
 // How a run goes on from what is there.
 struct Continuation {

@@ -166,9 +166,13 @@ int train(RunConfig config, bool resume, FileSystem& files, const std::filesyste
              "train.mode = \"{}\": on {} ranks a step runs as a Graph or not at all: choose \"fast\"",
              config.train.mode, launch.ranks);
   if (launch.ranks > 1 && config.train.device == kAutoDevice) config.train.device = "cpu";
-  USER_CHECK(launch.ranks == 1 || config.train.device == "cpu",
-             "train.device = \"{}\": {} ranks train on CPUs alone; give one rank, or \"cpu\"", config.train.device,
-             launch.ranks);
+  USER_CHECK(
+      launch.local_ranks == 1 || config.train.device.find(':') == std::string::npos,
+      "train.device = \"{}\": {} ranks of this machine each have the device of their number: leave the number out",
+      config.train.device, launch.local_ranks);
+  USER_CHECK(launch.ranks == 1 || config.train.device == "cpu" || !is_searched(config),
+             "train.device = \"{}\": parallel.strategy = \"auto\" weighs by rates of CPUs: name the mesh",
+             config.train.device);
   USER_CHECK(config.elastic.rejoin_seconds == 0 || !launch.is_of_agent(),
              "elastic.rejoin_seconds = {:g}: {} ends all ranks when one is lost: leave the key out",
              config.elastic.rejoin_seconds, launch.by);

@@ -5,8 +5,6 @@
 #include <string>
 #include <vector>
 
-#include <ATen/Context.h>
-
 #include "train/step/local_learner.h"
 #include "train/step/rank_learner.h"
 
@@ -42,7 +40,7 @@ bool RankLearner::may_have_changed() const {
 std::optional<KeptState> RankLearner::leave() {
   if (may_have_changed()) return std::nullopt;
   KeptState kept{plan_hash(), {}, before_step_};
-  if (doing_ == Doing::kNothing) kept.generator = read_generator(at::globalContext().defaultGenerator(at::kCPU));
+  if (doing_ == Doing::kNothing) kept.generator = read_generator(draws());
   for (const auto& name : state_.names())
     if (name.first != Owner::kGradient) kept.parts[name] = state_.part(name.first, name.second);
   return kept;
@@ -51,9 +49,8 @@ std::optional<KeptState> RankLearner::leave() {
 bool RankLearner::take_over(const KeptState* kept) {
   const bool has_kept = kept != nullptr && kept->plan == plan_hash();
   if (!complete_from_replicas(state_, *ranks_, has_kept ? &kept->parts : nullptr)) return false;
-  const at::Generator draws = at::globalContext().defaultGenerator(at::kCPU);
   const std::vector<std::string> states = ranks_->exchange(has_kept ? to_bytes(kept->generator) : std::string());
-  write_generator(draws,
+  write_generator(draws(),
                   snapshot_from_bytes(*std::ranges::find_if(states, [](const auto& of) { return !of.empty(); })));
   directory_.config.dtype = saved_dtype(directory_.config.dtype, config_.model.compute);
   doing_ = Doing::kNothing;

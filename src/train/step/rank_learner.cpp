@@ -6,6 +6,7 @@
 
 #include <fmt/ranges.h>
 
+#include "aten/device_hook.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -41,6 +42,28 @@ SavesFn saves_of(const StageSteps* stages) {
   return [stages](Owner owner, const std::string& key) { return stages->saves(owner, key); };
 }
 
+// A rank's step runs as a Graph, or not at all.
+void check_device(const RunConfig& config, const Strategy& strategy, const at::Device& device) {
+  if (device.is_cpu()) return;
+  const std::string_view weighs =
+      strategy.overlap_bytes                                                        ? "parallel.overlap = true"
+      : parse_memory_budget(config.memory.budget).kind == MemoryBudget::Kind::kAuto ? "memory.budget = \"auto\""
+      : strategy.mesh.find("cp") && strategy.context == Context::kByPrice           ? "parallel.context = \"auto\""
+                                                                                    : "";
+  USER_CHECK(weighs.empty(), "train.device = \"{}\": {} weighs by rates of CPUs: give another value",
+             config.train.device, weighs);
+  USER_CHECK(!is_cut(config),
+             "train.device = \"{}\": steps in {} run on CPUs alone so far; leave {} out, or choose \"cpu\"",
+             config.train.device, config.parallel.pp > 1 ? "stages" : "micro-batches",
+             config.parallel.pp > 1 ? "parallel.pp" : "train.micro_batches");
+  USER_CHECK(!device.is_cuda() || config.train.device_kernels,
+             "train.device = \"{}\": on ranks a step runs as a Graph, which has run on no GPU yet: "
+             "train.device_kernels = true tries it",
+             config.train.device);
+  const std::string why = install_device_hook(device.type());
+  USER_CHECK(why.empty(), "train.device = \"{}\": a rank's memory is planned, and {}", config.train.device, why);
+}
+
 CommonMachine machine_of_all(int threads, const std::optional<Target>& target, Ranks& ranks) {
   const blocked::MicroKernels kernels = probe_micro_kernels();
   Config config;
@@ -52,8 +75,9 @@ CommonMachine machine_of_all(int threads, const std::optional<Target>& target, R
 }  // namespace
 
 RankLearner::RankLearner(ModelDirectory directory, const RunConfig& config, Strategy strategy,
-                         std::shared_ptr<Ranks> ranks, const std::optional<Target>& target)
+                         std::shared_ptr<Ranks> ranks, const std::optional<Target>& target, const at::Device& device)
     : config_(config),
+      device_(device),
       mesh_(strategy.mesh),
       strategy_(std::move(strategy)),
       ranks_(std::move(ranks)),
@@ -69,8 +93,10 @@ RankLearner::RankLearner(ModelDirectory directory, const RunConfig& config, Stra
   config_.parallel.pp = stage_ranks_.count;
   check_pipeline(config_, directory_.config.num_hidden_layers);
   check_stages(config_);
+  check_device(config_, strategy_, device_);
   const VirtualRegion shapes_alone;
-  model_ = models::Decoder(directory_.config, models::scalar_type(config.model.compute));
+  model_ =
+      models::Decoder(directory_.config, at::TensorOptions(device_).dtype(models::scalar_type(config.model.compute)));
   if (directory_.adapter) models::add_adapters(model_, *directory_.adapter, 0);
   optimizer_ = choose_optimizer(config, models::trainable_parameters(model_));
   if (!is_cut(config_)) return;
@@ -116,7 +142,9 @@ at::Tensor RankLearner::run_other(const std::string& name, Context context, cons
   return other.stages->run([&](int64_t) { return batch; })[0][0];
 }
 
-std::vector<at::Tensor> RankLearner::rows_of(const Batch& batch) const { return step_rows(config_, mesh_, batch); }
+std::vector<at::Tensor> RankLearner::rows_of(const Batch& batch) const {
+  return step_rows(config_, mesh_, batch.to(device_));
+}
 
 RankLearner::Programs& RankLearner::programs_for(const Batch& batch) {
   Programs& programs = programs_[batch.tokens.size(2)];
@@ -204,7 +232,7 @@ std::optional<Profile> RankLearner::finish_profile() {
 
 TrainedStep RankLearner::step(const Batch& batch, double lr) {
   Programs& programs = programs_for(batch);
-  before_step_ = read_generator(at::globalContext().defaultGenerator(at::kCPU));
+  before_step_ = read_generator(draws());
   state_.put(Owner::kOptimizerState, "lr", at::scalar_tensor(lr, at::kDouble));  // which each step is given
   const std::vector<at::Tensor> rows = rows_of(batch);
   std::vector<at::Tensor> made;
@@ -233,7 +261,7 @@ std::vector<at::Tensor> RankLearner::run_staged(StagedStep& step, const std::vec
 
 double RankLearner::summed_loss(const Batch& rows) {
   // The batch always has this number of rows, so one program is enough.
-  const Batch batch = with_rows(rows, config_.train.batch_size);
+  const Batch batch = with_rows(rows, config_.train.batch_size).to(device_);
   const auto loss = [&](const std::vector<at::Tensor>& tensors) {
     const at::NoGradGuard no_grad;
     const Batch given = Batch::from_tensors(tensors);
@@ -258,7 +286,7 @@ at::Tensor RankLearner::next_logits(const std::vector<int64_t>& ids) {
   const at::Tensor row = at::zeros({1, seq}, at::kLong), place = at::zeros({1, seq});
   std::ranges::copy(ids, row.data_ptr<int64_t>());
   place[0][count - 1] = 1;
-  const std::vector<at::Tensor> tensors = {row, place};
+  const std::vector<at::Tensor> tensors = {row.to(device_), place.to(device_)};
   const auto at_place = [&](const std::vector<at::Tensor>& given) {
     const at::NoGradGuard no_grad;
     return model_->logits_at(given.at(0), given.at(1));
@@ -269,7 +297,8 @@ at::Tensor RankLearner::next_logits(const std::vector<int64_t>& ids) {
                                 str("logits {}", seq), Context::kByPrice,
                                 [&] { return stepc::plan(at_place, modules, {}, tensors); }, tensors)
                                 .select(0, 0)
-                                .contiguous();
+                                .contiguous()
+                                .to(at::kCPU);
   ranks_->all().broadcast(logits);  // a sum of its own rounding on each rank may tip a draw
   return logits;
 }
@@ -291,9 +320,14 @@ NamedTensors RankLearner::weights() { return windows(state_, weight_slices()); }
 
 NamedTensors RankLearner::state() {
   NamedTensors state = windows(state_, state_slices());
-  if (ranks_->rank() == 0)
-    state.emplace_back(kGeneratorState, at::globalContext().defaultGenerator(at::kCPU).get_state());
+  if (ranks_->rank() != 0) return state;
+  state.emplace_back(kGeneratorState, at::globalContext().defaultGenerator(at::kCPU).get_state());
+  if (device_.is_cuda()) state.emplace_back(kDeviceGeneratorState, draws().get_state());
   return state;
+}
+
+at::Generator RankLearner::draws() const {
+  return at::globalContext().defaultGenerator(device_.is_cuda() ? device_ : at::Device(at::kCPU));
 }
 
 uint64_t RankLearner::staged_bytes() const { return train::staged_bytes(weight_slices(), state_slices(), state_); }
@@ -304,8 +338,8 @@ void RankLearner::write_checkpoint(const std::filesystem::path& checkpoint, cons
   write_slices(checkpoint, directory_.adapter ? kAdapterFiles : kModelFiles, *ranks_, mesh_, weight_slices(), weights,
                directory_.adapter ? std::nullopt : std::optional(models::scalar_type(directory_.config.dtype)), files);
   SavedSlices slices = state_slices();
-  if (state.size() > slices.size())
-    slices.push_back(slice_of_whole(kGeneratorState, state.back().second.sizes().vec()));
+  for (size_t whole = slices.size(); whole < state.size(); ++whole)
+    slices.push_back(slice_of_whole(state[whole].first, state[whole].second.sizes().vec()));
   write_slices(checkpoint, kOptimizerFiles, *ranks_, mesh_, slices, state, std::nullopt, files);
   if (ranks_->rank() == 0) write_companions(checkpoint, directory_, files);
 }
@@ -318,8 +352,11 @@ void RankLearner::load_optimizer(const std::filesystem::path& checkpoint) {
   for (const TensorFiles::Tensor& tensor : files.tensors()) {
     const std::string& name = tensor.name;
     hashes[name] = sample_hash(files, tensor);
-    if (name == kGeneratorState) {
-      at::Generator(at::globalContext().defaultGenerator(at::kCPU)).set_state(read_tensor(files, tensor));
+    if (name == kGeneratorState || name == kDeviceGeneratorState) {
+      const bool is_devices = name == kDeviceGeneratorState;  // a run that goes on on the CPU has none
+      if (!is_devices)
+        at::Generator(at::globalContext().defaultGenerator(at::kCPU)).set_state(read_tensor(files, tensor));
+      if (is_devices && device_.is_cuda()) draws().set_state(read_tensor(files, tensor));
       continue;
     }
     USER_CHECK(missing.erase(name) == 1, "{}: the optimizer has no state {}", checkpoint.string(), name);
@@ -449,7 +486,7 @@ std::string RankLearner::report(const std::optional<Prediction>& /*told*/) const
 }
 
 std::optional<Prediction> RankLearner::prediction() const {
-  if (programs_.empty()) return std::nullopt;
+  if (programs_.empty() || !device_.is_cpu()) return std::nullopt;  // rates are the CPU's
   const Programs& programs = programs_.rbegin()->second;
   if (programs.staged != nullptr) return Prediction{programs.staged->predicted_seconds(), machine_.known.is_calibrated};
   return predict(programs.whole->schedule(), machine_.known);

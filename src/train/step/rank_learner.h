@@ -29,9 +29,9 @@ namespace stepc::train {
 class RankLearner final : public Learner {
  public:
   // UserError for heads or classes that `strategy` cannot split. Warns where the ranks' machines differ. `target`: as
-  // LocalLearner's.
+  // LocalLearner's. `device`: this rank's own.
   RankLearner(ModelDirectory directory, const RunConfig& config, Strategy strategy, std::shared_ptr<Ranks> ranks,
-              const std::optional<Target>& target = {});
+              const std::optional<Target>& target = {}, const at::Device& device = at::kCPU);
 
   bool plan(const Batch& batch) override;
   void load(const RunConfig& config) override;
@@ -91,6 +91,8 @@ class RankLearner final : public Learner {
   at::Tensor next_logits(const std::vector<int64_t>& ids);
   void restore_from(ModelDirectory directory);
   [[nodiscard]] CompileOptions compile_options() const;
+  // From which programs draw.
+  [[nodiscard]] at::Generator draws() const;
   // The program's run that comes next counts, and changes the program's tensors where it says so alone.
   void note_run_of(const RankProgram& program);
   [[nodiscard]] const RankProgram& largest() const;
@@ -101,6 +103,7 @@ class RankLearner final : public Learner {
   [[nodiscard]] SavedSlices state_slices() const;
 
   RunConfig config_;
+  at::Device device_;
   Mesh mesh_;          // of all ranks
   Strategy strategy_;  // of a stage's
   std::shared_ptr<Ranks> ranks_;
