@@ -6,7 +6,8 @@ Each row of published_steps.csv has its source, and the mesh and micro-batches t
 take these (--pin) and says what the step takes. The Targets' and clusters' numbers are those of cost/named_target.h and
 cost/cluster.h; none comes from these rows. Beside the plain prediction stands the one with a single fitted constant, the part
 of the predicted rate that a long job keeps (clocks under power limits, stragglers, host), fitted on all other families; and the
-null model: a constant MFU, fitted in the same way. Rows with full recomputation are left out, for a plan recomputes what the
+null model: a constant MFU, fitted in the same way. A framework that runs one operator after another (`kernels` is "eager") is
+planned without the pass `fuse`: each operation is a kernel. Rows with full recomputation are left out, for a plan recomputes what the
 memory asks for.
 """
 
@@ -70,7 +71,8 @@ def plan(row):
         pins.pop("zero")
     if row["micro_rows"]:
         pins["micro_batches"] = int(row["rows"]) // int(row["dp"]) // int(row["micro_rows"])
-    return best_plan(config_of(row), row["cluster"], row["seq"], row["rows"], pins, {"chunks": row["chunks"]})
+    more = ["--without=fuse"] if row["kernels"] == "eager" else []
+    return best_plan(config_of(row), row["cluster"], row["seq"], row["rows"], pins, {"chunks": row["chunks"]}, more)
 
 
 def error_of(predicted, published):

@@ -34,6 +34,16 @@ std::vector<bool> copied_for_calls(const Graph& graph) {
   return wanted;
 }
 
+// By tensor: whether an exchange sends it that goes on beside other work. Ranks send contiguous memory, and the scratch
+// memory of an exchange, where its copy would lie, is others' by then.
+std::vector<bool> sent_beside_others(const Graph& graph) {
+  std::vector<bool> sent(graph.tensors.size(), false);
+  for (const Node& node : graph.nodes)
+    if (collective_of(node) == Collective::kWait)
+      for (size_t i = node.outputs.size(); i < node.inputs.size(); ++i) sent[node.inputs[i].index()] = true;
+  return sent;
+}
+
 }  // namespace
 
 GraphWindows graph_windows(const Graph& graph) {
@@ -47,7 +57,7 @@ GraphWindows graph_windows(const Graph& graph) {
   }
   const auto strides_of = [&](TensorId tensor) -> const Shape& { return w.windows[tensor.index()].strides; };
   const std::vector<bool> wanted = wanted_channels_last(graph);
-  const std::vector<bool> copied = copied_for_calls(graph);
+  const std::vector<bool> wanted_by_calls = copied_for_calls(graph), sent = sent_beside_others(graph);
   Shape group_strides;      // of the group that `node` is of
   bool writes_any = false;  // layout of results, as they are wanted
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
@@ -63,10 +73,11 @@ GraphWindows graph_windows(const Graph& graph) {
     if (!node.group && is_view(node)) {
       const TensorId from = node.inputs[0];
       auto window = window_of(node, graph.type(from).dtype, w.windows[from.index()]);
-      const bool is_copied = window && copied[node.outputs[0].index()] && !is_dense(window->sizes, window->strides);
+      const size_t to = node.outputs[0].index();
+      const bool is_copied = window && (wanted_by_calls[to] || sent[to]) && !is_dense(window->sizes, window->strides);
       if (window && !is_copied) {
-        w.windows[node.outputs[0].index()] = std::move(*window);
-        w.roots[node.outputs[0].index()] = w.roots[from.index()];
+        w.windows[to] = std::move(*window);
+        w.roots[to] = w.roots[from.index()];
         continue;
       }
       w.copied_views[n] = true;

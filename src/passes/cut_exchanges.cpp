@@ -123,29 +123,34 @@ class ChosenCuts {
     for (const Split& split : candidates(node)) {
       Cuts cuts;
       failed_.clear();
-      if (!ends_matmul(node.inputs[0], split, false, cuts)) continue;
+      if (!ends_matmul(node.inputs[0], split, node.source.phase, false, cuts)) continue;
       cuts.emplace(reduction, cut_of_exchange(node, split));
       cuts_.merge(cuts);
       return;
     }
   }
 
-  // Whether the tensor, in parts, is what matmuls make: then `cuts` has all that is cut for it. `is_behind`: a matmul
-  // that is cut reads it, so a gather does as well, and less does not.
-  bool ends_matmul(TensorId tensor, const Split& split, bool is_behind, Cuts& cuts) {
+  // Whether the tensor, in parts, is what matmuls make: then `cuts` has all that is cut for it. `phase`: its reader's.
+  // `is_behind`: a matmul that is cut reads it, so a gather does as well, and less does not.
+  bool ends_matmul(TensorId tensor, const Split& split, Phase phase, bool is_behind, Cuts& cuts) {
     const NodeId producer = graph_.tensors[tensor.index()].producer;
     if (!producer.valid()) return false;
     const Node& node = graph_.nodes[producer.index()];
     if (reduces(node)) return false;
     if (const Cut* cut = known(producer.index(), cuts)) return cut->result == split;
     if (gathers(node)) return is_behind && cut_gather(producer.index(), split, cuts);
+    // From a backward pass on into the forward pass lies a loss, whose logits are more than any exchange.
+    if (node.source.phase != phase) return false;
     if (failed_.contains({tensor, is_behind})) return false;
     const std::optional<Cut> cut = cut_of(node, std::nullopt, split);
     if (!cut) return false;
+    // Sums of rows are sent in no time, as those of a loss over its logits.
+    if (!is_behind && has(node, Trait::kReduction)) return false;
     const bool is_matmul = has(node, Trait::kContraction);
     bool is_reached = false;
     for (size_t i = 0; i < node.inputs.size(); ++i)
-      if (cut->operands[i]) is_reached |= ends_matmul(node.inputs[i], *cut->operands[i], is_behind || is_matmul, cuts);
+      if (cut->operands[i])
+        is_reached |= ends_matmul(node.inputs[i], *cut->operands[i], node.source.phase, is_behind || is_matmul, cuts);
     if (!is_reached && (is_behind || !is_matmul)) {
       failed_.emplace(tensor, is_behind);
       return false;
@@ -191,7 +196,10 @@ class ChosenCuts {
       }
       const std::optional<Cut> cut = cut_of(node, operand, split);
       if (!cut) continue;
-      if (!has(node, Trait::kContraction) && !begins_matmul(node.outputs[0], cut->result, cuts)) continue;
+      const bool is_matmul = has(node, Trait::kContraction);
+      // Its parts are put together, which takes longer than the gather where they are larger, as logits are.
+      if (is_matmul && bytes_of(graph_.type(node.outputs[0])) > bytes_of(graph_.type(tensor))) continue;
+      if (!is_matmul && !begins_matmul(node.outputs[0], cut->result, cuts)) continue;
       cuts.emplace(reader, *cut);
       is_read = true;
     }

@@ -218,9 +218,6 @@ uint64_t over_budget(const PlannedGraph& planned, const PlanGraphOptions& option
 constexpr uint64_t kPartForOverlap = 8;
 constexpr int kOverlapAttempts = 3;  // to leave room for them in a budget
 
-constexpr int64_t kMostParts = 8;       // of an exchange and its matmul
-constexpr double kLeastExposed = 0.01;  // of a step's time: less is not worth parts
-
 bool has_parts(const PlannedGraph& planned) {
   return std::ranges::any_of(planned.passes,
                              [](const PassRun& run) { return run.name == "cut_exchanges" && run.changed; });
@@ -228,14 +225,16 @@ bool has_parts(const PlannedGraph& planned) {
 
 // The plan whose exchanges go on beside the computation, where that takes less time than `blocking`, the same step with
 // exchanges that block, and no more memory than it may. Exchanges and their matmuls are cut into as many parts as gain
-// time.
+// time; or into those that are given, whether or not they gain any.
 PlannedGraph plan_overlapped(const Graph& captured, const Trace* trace, const PlanGraphOptions& options,
                              PlannedGraph blocking) {
   const uint64_t peak = blocking.plan.schedule.peak_bytes();
   const uint64_t program = held_bytes(blocking.plan.schedule, options.budget) - peak;
   const bool has_budget = options.budget.kind == MemoryBudget::Kind::kBytes;
-  const uint64_t most = has_budget ? std::max(peak, options.budget.bytes - std::min(options.budget.bytes, program))
-                                   : peak + peak / kPartForOverlap;
+  const bool is_given = options.exchange_parts.has_value();
+  const uint64_t without_budget = is_given ? UINT64_MAX : peak + peak / kPartForOverlap;
+  const uint64_t most =
+      has_budget ? std::max(peak, options.budget.bytes - std::min(options.budget.bytes, program)) : without_budget;
   PlannedGraph best = std::move(blocking);
   // Whether there is a faster plan in so many parts; nullopt: nothing is cut.
   const auto improves_in = [&](int64_t parts) -> std::optional<bool> {
@@ -246,7 +245,8 @@ PlannedGraph plan_overlapped(const Graph& captured, const Trace* trace, const Pl
       const PlannedGraph planned = plan_within(captured, trace, within);
       if (parts > 1 && !has_parts(planned)) return std::nullopt;
       Overlapped found = overlapped(planned, within, most);
-      if (found.planned && cost_of(*found.planned, options.target).seconds < cost_of(best, options.target).seconds) {
+      if (found.planned && ((is_given && !is_better) ||
+                            cost_of(*found.planned, options.target).seconds < cost_of(best, options.target).seconds)) {
         best = *std::move(found.planned);
         is_better = true;
       }
@@ -257,9 +257,9 @@ PlannedGraph plan_overlapped(const Graph& captured, const Trace* trace, const Pl
     }
     return is_better;
   };
-  improves_in(1);
-  if (best.graph.mesh.find("tp"))
-    for (int64_t parts = 2; parts <= kMostParts; parts *= 2) {
+  improves_in(options.exchange_parts.value_or(1));
+  if (best.graph.mesh.find("tp") && !is_given)
+    for (int64_t parts = 2; parts <= kMostExchangeParts; parts *= 2) {
       const Timeline timeline = simulate(best.plan.schedule, options.target);
       if (timeline.exposed_seconds < kLeastExposed * timeline.seconds || !improves_in(parts).value_or(false)) break;
     }

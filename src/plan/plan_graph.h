@@ -17,6 +17,11 @@
 
 namespace stepc {
 
+// Of an exchange of tensor parallelism and its matmul, if exchanges go on beside the computation. They are cut at all
+// only if ranks wait for exchanges for more than this part of a step.
+inline constexpr int64_t kMostExchangeParts = 8;
+inline constexpr double kLeastExposed = 0.01;
+
 struct PlanGraphOptions {
   // Kernels are chosen for its features and threads. Its rates count only for a budget "auto", which weighs
   // recomputation against time, and for Context::kByPrice. Everything else is independent of measurements, so a step
@@ -26,6 +31,9 @@ struct PlanGraphOptions {
   // Tokens of the document that a token of the batch stands in, on average, for the price of attention over packed
   // documents. None: as many as there are keys, which takes longest.
   std::optional<double> document_tokens = {};
+  // In how many parts; none: in as many as gain time. A plan that stands for deeper ones has those that gain time
+  // there, and without a budget what is in flight may take any memory.
+  std::optional<int64_t> exchange_parts = {};
   // How the passes run (verified, dumped, some left out). Of their settings the strategy and fp8 are the caller's, and
   // with a strategy the Schedule is one rank's; plan_graph() makes the others.
   RunOptions passes = {};

@@ -195,16 +195,18 @@ class Searcher {
 
   // How the parts are planned.
   struct How {
-    bool overlaps = false;
+    std::optional<int64_t> parts = {};  // of exchanges beside the computation; none: exchanges block
     // By part: that those of the passes may take with the layers that they stand for, to be met by recomputation; none:
     // as much as they like.
     std::vector<double> most_bytes = {};
     std::shared_ptr<RecomputeLooks> looks = {};  // of attempts at the same way
   };
 
-  // Of a graph of `shown` layers that stands for one of `layers`.
-  [[nodiscard]] PlanGraphOptions plan_options(Candidate one, bool overlaps, int64_t layers, int64_t shown) const {
+  // Of a graph of `shown` layers that stands for one of `layers`. `parts`: as in How.
+  [[nodiscard]] PlanGraphOptions plan_options(Candidate one, std::optional<int64_t> parts, int64_t layers,
+                                              int64_t shown) const {
     PlanGraphOptions options;
+    options.exchange_parts = parts;
     options.target = cluster_.target;
     options.document_tokens = model_.document_tokens;
     options.passes.settings.fp8 = model_.fp8;
@@ -212,7 +214,7 @@ class Searcher {
     Strategy& strategy = options.passes.settings.strategy;
     one.pp = 1;  // what one rank of a stage does
     strategy = strategy_of(one, options_.pins.base);
-    if (!overlaps) strategy.overlap_bytes = {};
+    if (!parts) strategy.overlap_bytes = {};
     if (cluster_.target.gpu) strategy.bucket_bytes = kBucketBytes;
     // As many bytes as in a model of all layers.
     strategy.bucket_share =
@@ -221,9 +223,10 @@ class Searcher {
   }
 
   // What runs once is the same however many rows there are.
-  PartPlan plan_update(const Candidate& one, int64_t layers, bool overlaps, size_t part, const Graph& graph,
+  PartPlan plan_update(const Candidate& one, int64_t layers, size_t part, const Graph& graph,
                        const PlanGraphOptions& options) {
-    const auto key = std::tuple(one.dp_replicate, one.dp_shard, one.cp, one.tp, one.zero, layers, overlaps, part);
+    const auto key = std::tuple(one.dp_replicate, one.dp_shard, one.cp, one.tp, one.zero, layers,
+                                options.exchange_parts.value_or(0), part);
     {
       const std::scoped_lock lock(mutex_);
       if (const auto found = updates_.find(key); found != updates_.end()) return found->second;
@@ -235,7 +238,7 @@ class Searcher {
 
   // The parts of one depth, of a captured step. Two threads may be here at once.
   std::vector<Taken> take(const Candidate& one, int64_t layers, const Graph& step, const How& how) {
-    PlanGraphOptions options = plan_options(one, how.overlaps, model_.layers, layers);
+    PlanGraphOptions options = plan_options(one, how.parts, model_.layers, layers);
     StepState state;
     std::vector<Taken> out;
     const auto take_part = [&](const Graph& graph, double times, bool has_passes) {
@@ -244,8 +247,8 @@ class Searcher {
       options.budget = {};
       if (has_passes && !how.most_bytes.empty())
         options.budget = {MemoryBudget::Kind::kBytes, static_cast<uint64_t>(how.most_bytes[part]), more_layers()};
-      PartPlan planned = has_passes || times > 1 ? plan_part(graph, options)
-                                                 : plan_update(one, layers, how.overlaps, part, graph, options);
+      PartPlan planned =
+          has_passes || times > 1 ? plan_part(graph, options) : plan_update(one, layers, part, graph, options);
       state.merge(planned.state);
       planned.taken.times = times;
       planned.taken.has_passes = has_passes;
@@ -275,10 +278,10 @@ class Searcher {
     std::vector<Taken> shallow, deep;
     std::vector<Taken> squeezed;  // the deep ones, the passes within less memory; none: as they like
   };
-  Depths take_both(const Candidate& one, bool overlaps) {
+  Depths take_both(const Candidate& one, std::optional<int64_t> parts) {
     const Graph& few = captured(kShallow, is_cut(one));
     const Graph& more = captured(deep(), is_cut(one));
-    const How how = {.overlaps = overlaps};
+    const How how = {.parts = parts};
     Depths depths;
     if (kShallow == deep()) {
       depths.shallow = depths.deep = take(one, kShallow, few, how);
@@ -349,14 +352,26 @@ class Searcher {
     outcome.recomputes = !depths.squeezed.empty();
   }
 
-  // Recomputes so much of the few layers that a model of all fits. Gives how.
-  How squeeze(Outcome& outcome, Depths& depths) {
+  // Recomputes so much of the few layers that a model of all fits.
+  void squeeze(Outcome& outcome, Depths& depths, const std::shared_ptr<RecomputeLooks>& looks,
+               std::optional<int64_t> parts = {}) {
     const double room = static_cast<double>(memory_bytes_) - static_cast<double>(outcome.state_bytes);
-    How how = {.looks = std::make_shared<RecomputeLooks>()};
+    How how = {.parts = parts, .looks = looks};
     for (const Taken& part : depths.deep) how.most_bytes.push_back(part.input_bytes + std::max(0.0, room));
     depths.squeezed = take_squeezed(outcome.candidate, how);
     sum_up(outcome, depths);
-    return how;
+  }
+
+  // The way with its exchanges beside the computation, in as many parts as gain time; `outcome`: with those that block.
+  // `with_parts`: the way in so many parts.
+  void hide_exchanges(Outcome& outcome, const std::function<Outcome(int64_t parts)>& with_parts) const {
+    for (int64_t parts = 1; parts <= kMostExchangeParts; parts *= 2) {
+      if (parts > 1 && (outcome.candidate.tp == 1 || outcome.exposed_seconds < kLeastExposed * outcome.seconds)) return;
+      const Outcome beside = with_parts(parts);
+      const bool is_better = beside.seconds < outcome.seconds && beside.bytes() <= memory_bytes_;
+      if (is_better) outcome = beside;
+      if (!is_better && parts > 1) return;
+    }
   }
 
   void does_not_fit(Outcome& outcome, std::string_view how) const {
@@ -367,7 +382,7 @@ class Searcher {
   }
 
   // By stage, of a model of all layers. `recomputes`: all that can be.
-  StagesTaken take_stages_of(const Candidate& one, bool overlaps, bool recomputes) {
+  StagesTaken take_stages_of(const Candidate& one, std::optional<int64_t> parts, bool recomputes) {
     RecomputeOptions all;
     all.budget_bytes = 0;
     all.target = cluster_.target;
@@ -376,7 +391,7 @@ class Searcher {
     const int64_t stages = one.pp * chunks_of(options_.pins), shown = std::min(stages, kShownStages);
     const int64_t layers = (model_.layers + stages - 1) / stages;
     const auto options_of = [&](const Graph& graph, int64_t of_layers) {
-      PlanGraphOptions options = plan_options(one, overlaps, layers, of_layers);
+      PlanGraphOptions options = plan_options(one, parts, layers, of_layers);
       options.passes.settings.strategy.context = context_of(graph, options);
       return options;
     };
@@ -413,7 +428,7 @@ class Searcher {
   // what lies evenly between all kept and all recomputed.
   void plan_pipeline(Outcome& outcome, const std::function<bool()>& is_open) {
     const Candidate& one = outcome.candidate;
-    const StagesTaken kept = take_stages_of(one, false, false);
+    const StagesTaken kept = take_stages_of(one, {}, false);
     sum_up_stages(kept, cluster_, options_.pins, outcome);
     outcome.roomy_seconds = outcome.seconds;
     outcome.roomy_bytes = outcome.bytes();
@@ -424,7 +439,7 @@ class Searcher {
     double share = 0;
     if (outcome.bytes() > memory_bytes_) {
       if (!is_open()) return;
-      const StagesTaken all = take_stages_of(one, false, true);
+      const StagesTaken all = take_stages_of(one, {}, true);
       while (outcome.bytes() > memory_bytes_ && share < 1) {
         share += kShareOfRecomputation;
         sum_up_stages(between(kept, all, share), cluster_, options_.pins, outcome);
@@ -437,18 +452,20 @@ class Searcher {
     }
     outcome.verdict = Verdict::kPlanned;
     if (!options_.pins.base.overlap_bytes || outcome.exposed_seconds == 0 || !is_open()) return;
-    Outcome beside = outcome;
-    StagesTaken stages = take_stages_of(one, true, false);
-    if (share > 0) stages = between(stages, take_stages_of(one, true, true), share);
-    sum_up_stages(stages, cluster_, options_.pins, beside);
-    if (beside.seconds < outcome.seconds && beside.bytes() <= memory_bytes_) outcome = beside;
+    hide_exchanges(outcome, [&](int64_t parts) {
+      Outcome beside = outcome;
+      StagesTaken stages = take_stages_of(one, parts, false);
+      if (share > 0) stages = between(stages, take_stages_of(one, parts, true), share);
+      sum_up_stages(stages, cluster_, options_.pins, beside);
+      return beside;
+    });
   }
 
   // First with exchanges that block, which is quick to plan, then with recomputation where it does not fit, and beside
   // the computation only where that may be among the best: it takes as long as either alone at least.
   void plan_fitting(Outcome& outcome, const std::function<bool()>& is_open) {
     const Candidate& one = outcome.candidate;
-    Depths depths = take_both(one, false);
+    Depths depths = take_both(one, {});
     compute_seconds_.try_emplace(class_of(one),
                                  sum_of(depths, &Taken::pass_seconds) / static_cast<double>(one.micro_batches));
     sum_up(outcome, depths);
@@ -457,10 +474,10 @@ class Searcher {
     // A plan that recomputes computes no less, and sends what must be sent.
     outcome.least_seconds =
         std::max(outcome.least_seconds, least_seconds(sum_of(depths, &Taken::compute_seconds), sending_seconds(one)));
-    How within;
+    const auto looks = std::make_shared<RecomputeLooks>();
     if (outcome.bytes() > memory_bytes_) {
       if (!is_open()) return;
-      within = squeeze(outcome, depths);
+      squeeze(outcome, depths, looks);
     }
     if (outcome.bytes() > memory_bytes_) {
       does_not_fit(outcome, "recomputation included");
@@ -470,17 +487,15 @@ class Searcher {
                                      least_seconds(sum_of(depths, &Taken::compute_seconds), outcome.exchange_seconds));
     outcome.verdict = Verdict::kPlanned;
     if (!options_.pins.base.overlap_bytes || outcome.exposed_seconds == 0 || !is_open()) return;
-    const bool is_squeezed = !depths.squeezed.empty();
-    depths = take_both(one, true);
-    if (is_squeezed) {
-      within.overlaps = true;
-      depths.squeezed = take_squeezed(one, within);
-    }
-    Outcome beside = outcome;
-    sum_up(beside, depths);
-    // What the first and the last layer wait for is no layer's: of two depths it may seem to fall with more.
-    beside.seconds = std::max(beside.seconds, beside.least_seconds);
-    if (beside.seconds < outcome.seconds && beside.bytes() <= memory_bytes_) outcome = beside;
+    hide_exchanges(outcome, [&](int64_t parts) {
+      Outcome beside = outcome;
+      Depths in_parts = take_both(one, parts);
+      sum_up(beside, in_parts);
+      if (beside.bytes() > memory_bytes_) squeeze(beside, in_parts, looks, parts);
+      // What the first and the last layer wait for is no layer's: of two depths it may seem to fall with more.
+      beside.seconds = std::max(beside.seconds, beside.least_seconds);
+      return beside;
+    });
   }
 
   const SearchModel& model_;
@@ -491,7 +506,7 @@ class Searcher {
   std::map<std::pair<int64_t, bool>, std::optional<Graph>> captured_;  // by layers, and whether it is then cut
   std::map<int64_t, WholeStep> wholes_;                                // by layers
   std::mutex mutex_;                                                   // of the next
-  std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int, int64_t, bool, size_t>, PartPlan> updates_;
+  std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int, int64_t, int64_t, size_t>, PartPlan> updates_;
   std::map<Class, double> compute_seconds_;  // of a micro-batch
   std::vector<TooLarge> too_large_;
 };

@@ -77,6 +77,18 @@ TEST(GraphWindows, WhatSeveralCallsWantContiguousIsCopiedOnce) {
       << "it stays beside a copy";
 }
 
+// An exchange that goes on beside other work has no scratch memory for a copy; one that blocks has.
+TEST(GraphWindows, WhatIsSentBesideOtherWorkIsCopied) {
+  constexpr std::string_view kSent = R"(mesh tp=2
+input %0: f32[4, 2, 8] = batch "x"
+%1: f32[2, 4, 8] = transpose(%0) {permutation=[1, 0, 2]} | forward ""
+%2: f32[4, 8] = reduce_scatter(%1) {axes=[0], ranks=2, reduce="sum"} | forward ""
+)";
+  EXPECT_EQ(graph_windows(windowed_graph(str("{}return %2\n", kSent))).copied_views, std::vector<bool>(2, false));
+  const Graph beside = windowed_graph(str("{}%3: f32[4, 8] = wait(%2, %1) | forward \"\"\nreturn %3\n", kSent));
+  EXPECT_EQ(graph_windows(beside).copied_views, (std::vector<bool>{true, false, false}));
+}
+
 TEST(GraphWindows, WhatTheProgramOwnsIsNotCopiedForCalls) {
   const Graph graph = windowed_graph(R"(input %0: f32[2, 4, 2, 4] = batch "x"
 input %1: f32[4, 1, 3, 3] = parameter "weight"
