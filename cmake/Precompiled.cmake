@@ -52,16 +52,20 @@ function(stepc_torch_reach file result)
   set(${result} "${reach}" PARENT_SCOPE)
 endfunction()
 
-# How many files that get header NAME are compiled as one: what a file pays for the header it pays once a group. For
-# torch that is nine tenths of a file's time, for aten a third, so four of these files are grouped always: also who
-# changes one of them gains or loses little. Where every file is compiled and none changed, under the sanitizers and with
-# STEPC_GROUPED, eight files of every kind are grouped, which takes a third to a half less time. So no two files of a
-# folder may define the same name.
-function(stepc_group_size name result)
+# How many files that get header NAME in a folder of KIND (stepc_precompile) are compiled as one: what a file pays for the
+# header it pays once a group. For torch that is nine tenths of a file's time, for aten a third, so four of these files are
+# grouped always: also who changes one of them gains or loses little. Where every file is compiled and none changed, under
+# the sanitizers and with STEPC_GROUPED, eight are, of every header, which takes a third to a half less time; but for tests
+# that use LibTorch: optimising eight of them at once takes longer. So no two files of a folder may define the same name.
+function(stepc_group_size name kind result)
   set(${result} 1 PARENT_SCOPE)
-  if(STEPC_SANITIZE OR STEPC_GROUPED)
+  set(is_torch FALSE)
+  if("${name}" MATCHES "^(torch|aten)$")
+    set(is_torch TRUE)
+  endif()
+  if((STEPC_SANITIZE OR STEPC_GROUPED) AND NOT (is_torch AND kind STREQUAL "torch_test"))
     set(${result} 8 PARENT_SCOPE)
-  elseif("${name}" MATCHES "^(torch|aten)$")
+  elseif(is_torch)
     set(${result} 4 PARENT_SCOPE)
   endif()
 endfunction()
@@ -132,7 +136,7 @@ function(stepc_precompile target kind)
       continue()
     endif()
     get_source_file_property(alone ${source} SKIP_UNITY_BUILD_INCLUSION)
-    stepc_group_size(${name} size)
+    stepc_group_size(${name} ${kind} size)
     if(size EQUAL 1 OR alone)
       stepc_give_header(${target} ${name} ${source})
       continue()

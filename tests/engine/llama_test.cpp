@@ -18,7 +18,7 @@ using models::Decoder;
 using models::DecoderConfig;
 using DecoderTwins = test::TwinsOf<Decoder>;
 
-Decoder make(double attention_dropout = 0.0) {
+Decoder make_decoder(double attention_dropout = 0.0) {
   DecoderConfig config = test::tiny_decoder();
   config.attention_dropout = attention_dropout;
   Decoder model(config);
@@ -80,7 +80,7 @@ class LlamaStep : public ::testing::TestWithParam<std::tuple<Precision, Form>> {
 TEST_P(LlamaStep, IsBitEqualToEager) {
   const auto [precision, form] = GetParam();
   const bool dropout = form == Form::kDropout || form == Form::kCheckpointedWithDropout;
-  DecoderTwins twins([&] { return make(dropout ? 0.2 : 0.0); },
+  DecoderTwins twins([&] { return make_decoder(dropout ? 0.2 : 0.0); },
                      [&, precision = precision, form = form](Decoder& model, const at::Tensor& batch) {
                        const test::AutocastScope autocast(precision == Precision::kAutocast);
                        return loss_in(form, model, batch);
@@ -102,7 +102,7 @@ INSTANTIATE_TEST_SUITE_P(Matrix, LlamaStep,
                          });
 
 TEST(Llama, TraceNamesPhasesAndModules) {
-  DecoderTwins twins([] { return make(); }, next_token_loss);
+  DecoderTwins twins([] { return make_decoder(); }, next_token_loss);
   twins.run(4, tokens);
   const Trace trace = parse_trace(twins.graph_text());
   int phases[3] = {0, 0, 0};

@@ -37,7 +37,7 @@ struct MixedImpl : torch::nn::Module {
   }
 };
 TORCH_MODULE(Mixed);
-using Twins = test::TwinsOf<Mixed>;
+using MixedTwins = test::TwinsOf<Mixed>;
 
 // Restores the thread count that a test changed.
 class Threads {
@@ -83,7 +83,7 @@ class MixedStep : public ::testing::TestWithParam<std::tuple<int, at::ScalarType
 TEST_P(MixedStep, AsksTheSystemForNothing) {
   const auto [threads, dtype] = GetParam();
   const Threads count(threads);
-  Twins twins([] { return Mixed(); }, {}, dtype);
+  MixedTwins twins([] { return Mixed(); }, {}, dtype);
   {
     const Neighbour neighbour;
     twins.run(10, [dtype = dtype](int i) { return images(i, dtype); });

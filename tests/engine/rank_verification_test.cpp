@@ -21,7 +21,7 @@ namespace stepc {
 namespace {
 
 constexpr int kStepsOfRanks = 4;
-constexpr int64_t kRows = 8;
+constexpr int64_t kRowsOfRanks = 8;
 
 struct Model : torch::nn::Module {
   torch::nn::Linear in{nullptr}, out{nullptr};
@@ -45,8 +45,8 @@ auto step_of(const std::shared_ptr<Model>& model, const std::shared_ptr<torch::o
   };
 }
 
-at::Tensor rows_at(int step, int64_t width) {
-  return torch::arange(kRows * width, torch::kFloat64).view({kRows, width}).mul(0.1 * (step + 1)).cos();
+at::Tensor rows_of_ranks_at(int step, int64_t width) {
+  return torch::arange(kRowsOfRanks * width, torch::kFloat64).view({kRowsOfRanks, width}).mul(0.1 * (step + 1)).cos();
 }
 
 // The losses of eager, of all rows.
@@ -54,7 +54,8 @@ std::vector<double> losses_of_one() {
   const auto model = std::make_shared<Model>();
   const auto step = step_of(model, std::make_shared<torch::optim::SGD>(model->parameters(), 0.1));
   std::vector<double> losses;
-  for (int s = 0; s < kStepsOfRanks; ++s) losses.push_back(step(rows_at(s, 6), rows_at(s, 2)).item<double>());
+  for (int s = 0; s < kStepsOfRanks; ++s)
+    losses.push_back(step(rows_of_ranks_at(s, 6), rows_of_ranks_at(s, 2)).item<double>());
   return losses;
 }
 
@@ -96,7 +97,7 @@ std::vector<Stats> train_on_ranks(const Verify& verify, Fault& fault, std::vecto
     const auto mine = [&](const at::Tensor& rows) { return rows.chunk(2)[rank]; };
     for (int s = 0; s < kStepsOfRanks; ++s) {
       if (before_step) before_step(ranks, s);
-      losses[rank].push_back(step(mine(rows_at(s, 6)), mine(rows_at(s, 2))).template item<double>());
+      losses[rank].push_back(step(mine(rows_of_ranks_at(s, 6)), mine(rows_of_ranks_at(s, 2))).template item<double>());
     }
     stats[rank] = step.stats();
   });
@@ -181,7 +182,8 @@ TEST(RankVerification, RanksCompareAlike) {
     config.parallel = parallel;
     config.verify = ranks.rank() == 0 ? Verify::first() : Verify::every(10);
     auto step = accelerate(step_of(model, optimizer), {model}, {optimizer}, config);
-    EXPECT_USER_ERROR(step(rows_at(0, 6), rows_at(0, 2)), "rank 1 has verify \"every:10\", and rank 0 \"first\"");
+    EXPECT_USER_ERROR(step(rows_of_ranks_at(0, 6), rows_of_ranks_at(0, 2)),
+                      "rank 1 has verify \"every:10\", and rank 0 \"first\"");
   });
 }
 

@@ -15,7 +15,7 @@
 namespace stepc {
 namespace {
 
-constexpr int kSteps = 7;
+constexpr int kReplayedSteps = 7;
 
 // The ends of a language model, with many tokens a row; and its plan where the machine's f32 matmuls are these.
 struct Trained {
@@ -46,7 +46,7 @@ Trained train(at::ScalarType type, const std::shared_ptr<KernelSources>& kernels
   const test::LogLines lines;
   auto step =
       accelerate([&](const at::Tensor& ids) { return train_step(b, optimizer_b, ids); }, {b}, {optimizer_b}, config);
-  for (int i = 0; i < kSteps; ++i) {
+  for (int i = 0; i < kReplayedSteps; ++i) {
     const at::Tensor ids = torch::randint(16, {64, 256}, at::kLong);
     train_step(a, optimizer_a, ids);
     step(ids);
