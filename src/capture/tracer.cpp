@@ -44,7 +44,7 @@ void Tracer::bind(const std::vector<at::Tensor>& externals, std::vector<at::Gene
 }
 void Tracer::release() { observer_->release(); }
 
-void Tracer::begin(const Plan& plan, bool computes) { observer_->begin(&plan, computes); }
+void Tracer::begin(const Callbacks& callbacks, bool computes) { observer_->begin(&callbacks, computes); }
 
 void Tracer::run(const std::function<void()>& part) {
   try {
@@ -71,7 +71,9 @@ at::Tensor Tracer::held(ValueId value) const { return is_held(value) ? observer_
 void Tracer::give(ValueId value, const at::Tensor& result) {
   if (value.valid()) observer_->give(value, result);
 }
-void Tracer::leave(const Plan& plan, const std::string& why, bool records) { observer_->leave(&plan, why, records); }
+void Tracer::leave(const Callbacks& callbacks, const std::string& why, bool records) {
+  observer_->leave(&callbacks, why, records);
+}
 
 void leave_trace(const std::string& why) {
   if (auto* observer = dynamic_cast<Tracer::Observer*>(current_observer())) observer->leave(nullptr, why, false);

@@ -49,7 +49,7 @@ struct Departure {
 class Tracer {
  public:
   // What the tracer asks for while the step runs.
-  struct Plan {
+  struct Callbacks {
     // read(): the plan runs up to `trace`'s event of kind kRead and returns the number. reach(): the same for a call of
     // the host's; returns the tensors that the call gets.
     std::function<Arg(size_t event)> read;
@@ -74,9 +74,9 @@ class Tracer {
   // Called before each run. `externals`: the program's tensors, one for each of the trace's externals (constants
   // undefined). `generators`: one for each of its generators, the default one undefined.
   void bind(const std::vector<at::Tensor>& externals, std::vector<at::Generator> generators);
-  // Begins a step. With `computes` every call is computed as it comes, for comparison with a plan; only `plan.other`
-  // and `plan.record` are called then. `plan` must live until end().
-  void begin(const Plan& plan, bool computes);
+  // Begins a step. With `computes` every call is computed as it comes, for comparison with a plan; only
+  // `callbacks.other` and `callbacks.record` are called then. `callbacks` must live until end().
+  void begin(const Callbacks& callbacks, bool computes);
   // Runs a part of the step on the calling thread: all of it, or what comes before or after a pause. Exceptions pass
   // through after everything that the step did is computed.
   void run(const std::function<void()>& part);
@@ -112,7 +112,7 @@ class Tracer {
   // Gives the plan's result for `value` to its holders. Copies it if its layout differs.
   void give(ValueId value, const at::Tensor& result);
   // Instead of giving results: the step leaves the trace at its end.
-  void leave(const Plan& plan, const std::string& why, bool records);
+  void leave(const Callbacks& callbacks, const std::string& why, bool records);
   // Releases the program's memory; the next run begins with bind().
   void release();
 

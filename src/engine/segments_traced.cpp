@@ -27,9 +27,9 @@ std::vector<at::Tensor> changed_by_any(const std::list<std::shared_ptr<Plan>>& p
 // state, and its results are compared with the pass.
 struct Segments::Call::TracedCheck {
   explicit TracedCheck(TracedPlans plans) : followed(std::move(plans)), first(&followed.begin()) {
-    host.other = [this] { return followed.other(); };
-    host.took_over = [this] { followed.took_over(); };
-    first->begin(host, /*computes=*/true);
+    callbacks.other = [this] { return followed.other(); };
+    callbacks.took_over = [this] { followed.took_over(); };
+    first->begin(callbacks, /*computes=*/true);
   }
   ~TracedCheck() {
     followed.plan()->tracer().release();
@@ -42,7 +42,7 @@ struct Segments::Call::TracedCheck {
 
   TracedPlans followed;
   Tracer* first;
-  Tracer::Plan host;
+  Tracer::Callbacks callbacks;
   HostSupplies supplies;
 };
 

@@ -36,7 +36,7 @@ bool Tracer::Observer::take_over(const Observer& from) {
   given_at_pause_ = from.given_at_pause_;
   supplied_ = std::move(supplied);
   numbers_ = from.numbers_;
-  plan_ = from.plan_;
+  callbacks_ = from.callbacks_;
   computes_ = from.computes_;
   recording_ = from.recording_;
   next_ = calls;

@@ -18,7 +18,7 @@ void Tracer::Observer::make_call(const c10::OperatorHandle& op, c10::DispatchKey
   torch::jit::Stack own(args.begin(), args.end());
   std::vector<at::Tensor> given;
   if (!computes_) {
-    given = plan_->reach(*expected_[next_].made_by_host);
+    given = callbacks_->reach(*expected_[next_].made_by_host);
     states_.ran();
     put(given, own);
   }

@@ -11,12 +11,12 @@ void Tracer::Observer::stray(std::string why, bool records) {
   departure_.difference = std::move(why);
   if (computes_) return;
   states_.look(next_);
-  plan_->turn_back();
+  callbacks_->turn_back();
   // What the host's own calls have made is made once.
   const bool has_made = std::any_of(expected_.begin(), expected_.begin() + static_cast<ptrdiff_t>(next_),
                                     [](const ExpectedCall& one) { return one.made_by_host || one.is_filled_later; });
-  const bool may_record = records && !has_made && !states_.were_set() && plan_->record;
-  if (Recorder* const recorder = may_record ? plan_->record() : nullptr) recording_ = recorder->take_over();
+  const bool may_record = records && !has_made && !states_.were_set() && callbacks_->record;
+  if (Recorder* const recorder = may_record ? callbacks_->record() : nullptr) recording_ = recorder->take_over();
   std::optional<ObserverScope> scope;
   if (recording_ != nullptr) scope.emplace(recording_);
   // What the program has been given at the pause stays as the program has it by now.

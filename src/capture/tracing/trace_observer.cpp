@@ -68,10 +68,10 @@ void Tracer::Observer::release() {
   heir_.reset();
 }
 
-void Tracer::Observer::begin(const Plan* plan, bool computes) {
-  plan_ = plan;
+void Tracer::Observer::begin(const Callbacks* callbacks, bool computes) {
+  callbacks_ = callbacks;
   computes_ = computes;
-  if (computes_ && plan_->record) recording_ = plan_->record()->take_over();
+  if (computes_ && callbacks_->record) recording_ = callbacks_->record()->take_over();
 }
 
 void Tracer::Observer::pause(const std::vector<at::Tensor>& outputs, int64_t structure) {
@@ -131,14 +131,14 @@ void Tracer::Observer::end() {
                                     : str("it makes {} calls and {} were recorded", next_, expected_.size()));
   }
   if (!is_following() && !computes_) states_.replace_marks();
-  plan_ = nullptr;
+  callbacks_ = nullptr;
 }
 
 void Tracer::Observer::stop() {
   if (heir_) return heir_->stop();
   if (is_following()) stray("it ends with an error", /*records=*/false);
   if (!computes_) states_.replace_marks();
-  plan_ = nullptr;
+  callbacks_ = nullptr;
 }
 
 void Tracer::Observer::call(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack* stack) {
@@ -203,10 +203,10 @@ void Tracer::Observer::end_event() {
   if (!marks_.empty()) marks_.back().end = next_;
 }
 
-void Tracer::Observer::leave(const Plan* plan, const std::string& why, bool records) {
-  if (heir_) return heir_->leave(plan, why, records);
+void Tracer::Observer::leave(const Callbacks* callbacks, const std::string& why, bool records) {
+  if (heir_) return heir_->leave(callbacks, why, records);
   if (!is_following() || calls_host_) return;
-  plan_ = plan != nullptr ? plan : plan_;
+  callbacks_ = callbacks != nullptr ? callbacks : callbacks_;
   stray(why, records);
 }
 

@@ -48,7 +48,7 @@ class Tracer::Observer final : public CallObserver {
   void release();
   // Continues from the place of `from`, if this trace begins as that one did and with these numbers.
   bool take_over(const Observer& from);
-  void begin(const Plan* plan, bool computes);
+  void begin(const Callbacks* callbacks, bool computes);
 
   // ---- a pause
   void pause(const std::vector<at::Tensor>& outputs, int64_t structure);
@@ -65,7 +65,7 @@ class Tracer::Observer final : public CallObserver {
   void begin_event(const std::string& key) override;
   void end_event() override;
   RecordingState* recording() override { return heir_ ? heir_->recording() : recording_.get(); }
-  void leave(const Plan* plan, const std::string& why, bool records);
+  void leave(const Callbacks* callbacks, const std::string& why, bool records);
   bool show(const at::Tensor& tensor, const void* values);
   void hide(const at::Tensor& tensor);
 
@@ -95,7 +95,7 @@ class Tracer::Observer final : public CallObserver {
   template <class Test>
   bool hand_over(const Test& goes_on) {
     if (!computes_) states_.look(next_);
-    while (Tracer* const tracer = plan_->other ? plan_->other() : nullptr) {
+    while (Tracer* const tracer = callbacks_->other ? callbacks_->other() : nullptr) {
       const std::shared_ptr<Observer> other = tracer->observer_;
       if (!other->take_over(*this) || !goes_on(*other)) {
         other->release();
@@ -103,7 +103,7 @@ class Tracer::Observer final : public CallObserver {
       }
       heir_ = other;
       recording_.reset();
-      plan_->took_over();
+      callbacks_->took_over();
       if (!computes_) other->states_.ran_instead();
       return true;
     }
@@ -197,7 +197,7 @@ class Tracer::Observer final : public CallObserver {
   std::vector<MetStorage> met_;                // by storage
   std::vector<c10::Storage> kept_;             // of the program, and constants
   std::map<StorageId, c10::Storage> alive_;    // while left-out calls are computed
-  const Plan* plan_ = nullptr;
+  const Callbacks* callbacks_ = nullptr;
   bool computes_ = false;
   std::shared_ptr<Observer> heir_;  // continues instead of this one
   size_t next_ = 0;

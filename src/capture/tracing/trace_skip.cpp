@@ -98,7 +98,7 @@ bool Tracer::Observer::changes_shown(const Call& call) const {
 }
 
 void Tracer::Observer::give_number(size_t event, const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  const Arg number = plan_->read(event);
+  const Arg number = callbacks_->read(event);
   states_.ran();
   note_number(CallId(next_ - 1), number);
   torch::jit::drop(*stack, op.schema().arguments().size());

@@ -32,17 +32,17 @@ TracedRun::TracedRun(TracedPlans plans, Program& program, const WhatToRecord& re
       recorded_(recorded),
       times_(times),
       generators_(plan().generators(program)),
-      host_{[this](size_t event) { return number_at(reach(event)); },
-            [this](size_t event) { return reach(event).given; },
-            [this] { turn_back(); },
-            [this] { return plans_.other(); },
-            [this] { took_over(); },
-            [this] { return record(); }} {
+      callbacks_{[this](size_t event) { return number_at(reach(event)); },
+                 [this](size_t event) { return reach(event).given; },
+                 [this] { turn_back(); },
+                 [this] { return plans_.other(); },
+                 [this] { took_over(); },
+                 [this] { return record(); }} {
   keep_undo();
   generators_.insert(generators_.begin(), at::detail::getDefaultCPUGenerator());
   save_generators();
   first_ = &plans_.begin();
-  first_->begin(host_, /*computes=*/false);
+  first_->begin(callbacks_, /*computes=*/false);
 }
 
 TracedRun::~TracedRun() { release(); }
@@ -71,7 +71,7 @@ void TracedRun::resume(const std::vector<at::Tensor>& incoming) {
   first_->resume(incoming);
 }
 
-void TracedRun::leave(const std::string& why, bool records) { plan().tracer().leave(host_, why, records); }
+void TracedRun::leave(const std::string& why, bool records) { plan().tracer().leave(callbacks_, why, records); }
 
 TracedStep TracedRun::finish(StepOutput output) {
   TracedStep traced;

@@ -61,7 +61,7 @@ class TracedPlans {
   // All tensors of the program and the batch, as they were before the step.
   [[nodiscard]] std::vector<OwnedBefore> before() const;
 
-  // begin() binds the tracer of the first plan; other() the tracer of the next one, for Tracer::Plan.
+  // begin() binds the tracer of the first plan; other() the tracer of the next one, for Tracer::Callbacks.
   Tracer& begin();
   Tracer* other();
   void took_over() { followed_ = offered_; }
@@ -132,7 +132,7 @@ class TracedRun {
   WhatToRecord recorded_;
   RunTimes* times_;
   std::vector<at::Generator> generators_;
-  const Tracer::Plan host_;
+  const Tracer::Callbacks callbacks_;
   Tracer* first_ = nullptr;        // tracer of the plan that the step began with; nullptr: the run is over
   std::vector<Undo> undo_;         // of what the host writes
   std::optional<Undo> undo_plan_;  // of what the plan does

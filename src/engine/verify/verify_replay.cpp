@@ -228,9 +228,9 @@ Verification verify_traced(const std::list<std::shared_ptr<Plan>>& plans, Progra
   for (const auto& [plan, undo] : before) verification.snapshot_bytes += undo.bytes();
   Tracer& first = followed.begin();
   Recorder recorder(recorded, followed.before());
-  const Tracer::Plan host = {
+  const Tracer::Callbacks callbacks = {
       {}, {}, {}, [&] { return followed.other(); }, [&] { followed.took_over(); }, [&] { return &recorder; }};
-  first.begin(host, /*computes=*/true);
+  first.begin(callbacks, /*computes=*/true);
   first.run([&] { verification.output = step(); });
   first.end();
   Plan& plan = *followed.plan();

@@ -18,9 +18,9 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from stepc import generators, host_state, tree
 from stepc.watch import bytecode, updates, walk
-from stepc.before import Before
 from stepc.first_state import FirstState
 from stepc.host_state import beside_parameters
+from stepc.reached_state import ReachedState
 from stepc.watch.known import HOOKS, PLAIN
 from stepc.watch.reads import ABSENT, ITEM, LENGTH, WEAK, Reads, contents_of, ids_of
 
@@ -337,11 +337,11 @@ class Scout:
         host_state.restore(saved)
 
     def save_everything(self):
-        return Before(functools.partial(self.step, self.modules, self.optimizers)), self.save_host_state()
+        return ReachedState(functools.partial(self.step, self.modules, self.optimizers)), self.save_host_state()
 
     def restore_everything(self, saved):
-        before, of_host = saved
-        before.restore()
+        reached, of_host = saved
+        reached.restore()
         host_state.restore(of_host)
 
     # ---- owners of unlisted tensors

@@ -44,7 +44,7 @@ def same(a, b):
     if isinstance(a, (tuple, frozenset)):
         if isinstance(a, frozenset):
             return a == b
-        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
+        return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, (float, complex)):
         return repr(a) == repr(b)
     if isinstance(a, numpy.generic):
@@ -191,7 +191,7 @@ def _is_value(held, now):
     if isinstance(held, weakref.ref):  # held weakly, or itself a weak reference
         return held() is not None and (held is now or held() is now)
     if type(held) is tuple and type(now) is tuple:
-        return len(held) == len(now) and all(_is_value(one, other) for one, other in zip(held, now))
+        return len(held) == len(now) and all(map(_is_value, held, now))
     return same(held, now)
 
 

@@ -9,7 +9,7 @@ from stepc.watch import bare, walk
 from stepc.watch.reads import ABSENT
 
 
-class Before:
+class ReachedState:
     """Every container, attribute and host generator that a step can reach, to be restored."""
 
     def __init__(self, step):
