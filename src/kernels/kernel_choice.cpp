@@ -208,9 +208,7 @@ KernelChoice choose_gpu_kernel(const Node& node, std::span<const TensorLayout> i
       break;
     }
     case OwnKernel::kLinearCrossEntropy:
-      choice.why = "cuBLASLt and a row kernel, a chunk of tokens at a time";
-      choice.workspace_bytes = gpu_loss_bytes(node.attrs, inputs) + cublas_workspace_bytes(features);
-      break;
+      return choose_chunked_loss(node, inputs, features);
   }
   return choice;
 }

@@ -31,8 +31,8 @@ bool DeviceGraphs::stays(OperandId operand) const {
 
 bool DeviceGraphs::may_be_part(const Instruction& instruction) const {
   using Kind = Instruction::Kind;
-  const bool is_call = instruction.kind == Kind::kAten || instruction.kind == Kind::kOp;
-  if (!is_call && instruction.kind != Kind::kGenerated && instruction.kind != Kind::kCopy) return false;
+  constexpr Kind kParts[] = {Kind::kAten, Kind::kOp, Kind::kGenerated, Kind::kCopy, Kind::kLoss};
+  if (std::ranges::find(kParts, instruction.kind) == std::end(kParts)) return false;
   if (instruction.number) return false;
   const auto is_read = [](const Arg& arg) { return std::holds_alternative<ReadNumber>(arg); };
   if (instruction.aten && std::ranges::any_of(instruction.aten->args, is_read)) return false;

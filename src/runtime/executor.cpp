@@ -220,7 +220,7 @@ struct Executor::Impl {
         one.kernel = bind_attention(instruction, parts);
         break;
       case Instruction::Kind::kLoss:
-        one.kernel = bind_loss(instruction, parts);
+        one.kernel = instruction.loss ? bind_chunked_loss(instruction, parts) : bind_loss(instruction, parts);
         break;
       case Instruction::Kind::kCopy:
         one.kernel = bind_copy(instruction, parts);

@@ -183,7 +183,11 @@ TEST(TargetPlan, AttentionAndLossOfGpusCountTheirScratch) {
       "{frozen=true, gradient_dtype=bf16, ignore_index=-100} | forward \"loss\"\nreturn %3\n");
   const Instruction one = find(loss, "linear_cross_entropy");
   EXPECT_EQ(one.why, "cuBLASLt and a row kernel, a chunk of tokens at a time");
-  EXPECT_EQ(scratch(loss, one), 2U * 1024 * 32000 + 2 * 4U * 1024 + 32 * kMiB);
+  EXPECT_EQ(one.scratch.bytes, 2U * 1024 * 32000 + 32 * kMiB);
+  EXPECT_EQ(one.kind, Instruction::Kind::kLoss);
+  ASSERT_TRUE(one.loss.has_value());
+  EXPECT_EQ(one.loss->tokens, 1024);
+  EXPECT_EQ(one.loss->last, kNoProgram);
   EXPECT_EQ(simulate(loss, named_target("h200")).entries.back().work, WorkClass::kLoss);
 }
 

@@ -77,6 +77,10 @@ void refuse_groups(PlannedGraph& planned, const RefusedPrograms& refused) {
       if (found != refused.why.end()) planned.options.refused.emplace(planned.plan.group_of[i], found->second);
     };
     refuse(schedule.instructions[i].program);
+    if (const auto& loss = schedule.instructions[i].loss) {
+      refuse(loss->program);
+      refuse(loss->last);
+    }
     if (!schedule.instructions[i].matmul) continue;
     for (uint32_t epilogue : schedule.instructions[i].matmul->epilogue_programs) refuse(epilogue);
   }
