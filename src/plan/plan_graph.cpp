@@ -105,8 +105,8 @@ class Passes {
   std::vector<PassRun> runs_;
 };
 const std::vector<std::string> Passes::kRecompute = {"recompute"};
-const std::vector<std::string> Passes::kFuse = {"merge_collectives", "cut_exchanges", "split_collectives", "fuse",
-                                                "order"};
+const std::vector<std::string> Passes::kFuse = {"merge_collectives", "cut_exchanges", "split_collectives",
+                                                "sum_matmuls",       "fuse",          "order"};
 
 // What may be kept gathered, the most first: along all axes that gather in both passes, then without parameters, then
 // parameters alone.

@@ -95,6 +95,35 @@ def test_a_learning_rate_that_changes(device):
     fast(device, "adamw", change=change)
 
 
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=["f32", "bf16"])
+def test_matmuls_compute_sums(device, dtype):
+    """Gradients of two micro-batches, and a bias with its relu."""
+    def losses(accelerates):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)).to(device, dtype)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+        def step(x, y):
+            total = 0
+            for one, other in zip(x.chunk(2), y.chunk(2)):
+                loss = nn.functional.mse_loss(model(one.to(dtype)).float(), other)
+                loss.backward()
+                total = total + loss.detach()
+            optimizer.step()
+            optimizer.zero_grad()
+            return total
+
+        called = stepc.accelerate(step, config=stepc.Config(device_kernels=True)) if accelerates else step
+        return torch.tensor([called(*batch(number, device)).item() for number in range(STEPS)]), called
+
+    (want, _), (have, called) = losses(False), losses(True)
+    tolerance = 1e-2 if dtype else 1e-5
+    torch.testing.assert_close(have, want, rtol=tolerance, atol=tolerance)
+    stats, text = called.stats, called.schedule_text()
+    assert stats["replays"] >= 3 and stats["recorded_replays"] == 0 and not stats["warnings"], called.report()
+    assert text.count(" op matmul_add ") == 2 and text.count(" op matmul_bias ") >= 2 and "relu=true" in text, text
+
+
 class Block(nn.Module):
     def __init__(self, width, dropout):
         super().__init__()
