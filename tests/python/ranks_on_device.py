@@ -64,7 +64,7 @@ WHOLE_STEPS = 6
 SHARDED = {"dp_shard": 2, "zero": 3}
 WHOLE = {
     "dp, batches of the host": {"parallel": {"dp_replicate": 2}, "batches_on": "cpu"},
-    "zero 1": {"parallel": {"dp_shard": 2, "zero": 1}},
+    "zero 1": {"parallel": {"dp_shard": 2, "zero": 1}, "device_graphs": False},
     "zero 2, dropout": {"parallel": {"dp_shard": 2, "zero": 2}, "dropout": 0.3},
     "zero 3": {"parallel": SHARDED},
     "tp": {"parallel": {"tp": 2}},

@@ -273,7 +273,9 @@ void RankStep::count_replay(Entry& plan, const StepResult& result) {
   const MemoryCounts& memory = result.memory;
   stats_.served_allocations = memory.served;
   stats_.unplanned_allocations += memory.unplanned;
-  stats_.measured_peak_bytes = memory.arena_peak_bytes + memory.kept_bytes + memory.unplanned_bytes;
+  stats_.device_graphs = memory.device_graphs;
+  const uint64_t measured = memory.arena_peak_bytes + memory.kept_bytes + memory.unplanned_bytes;
+  stats_.measured_peak_bytes = memory.device_graphs > 0 ? std::max(stats_.measured_peak_bytes, measured) : measured;
 }
 
 // Supplies the optimizers' numbers of this call. Returns why they do not fit the plan, empty if they do.

@@ -110,6 +110,7 @@ CompileOptions RankLearner::compile_options() const {
   options.budget = parse_memory_budget(config_.memory.budget);
   options.strategy = strategy_;
   options.fp8 = config_.train.fp8();
+  options.device_graphs = true;
   return options;
 }
 
@@ -438,6 +439,7 @@ Stats RankLearner::stats() const {
         std::max(stats.measured_peak_bytes, measured.arena_peak_bytes + measured.kept_bytes + measured.unplanned_bytes);
     stats.planned_peak_bytes = std::max(stats.planned_peak_bytes, program->schedule().peak_bytes());
     stats.unplanned_allocations += measured.unplanned;
+    stats.device_graphs = std::max(stats.device_graphs, measured.device_graphs);
     stats.planning_seconds += program->planning_seconds();
     ++stats.plans;
     count_verified(stats, program->verified());
