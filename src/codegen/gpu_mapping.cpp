@@ -527,6 +527,7 @@ LoopLimits loop_limits(const GpuShape& gpu) {
   LoopLimits limits;
   limits.chunks = gpu.multiprocessors * kBlocksAMultiprocessor;
   limits.local_bytes = std::max<int64_t>(0, (gpu.shared_bytes - kForSums) / kMostLocals);
+  limits.earlier_sweeps = true;
   return limits;
 }
 

@@ -1,9 +1,13 @@
 #include "engine/prediction.h"
 
+#include <ATen/Context.h>
+
+#include "aten/device_facts.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "codegen/cpu_target.h"
+#include "cost/named_target.h"
 #include "cost/profile.h"
 #include "cost/target_file.h"
 #include "engine/config.h"
@@ -34,6 +38,14 @@ KnownTarget known_target(const Config& config, const Features& features, int thr
   USER_CHECK(config.target->threads == threads, "Config::target is one of {} threads, and this process runs with {}",
              config.target->threads, threads);
   return {*config.target, !(config.target->rates == Rates())};
+}
+
+KnownTarget target_of_device(const std::string& device) {
+  const auto facts = device_facts(c10::Device(device));
+  const auto card = facts ? target_of_card(facts->name, facts->total_bytes, facts->multiprocessors,
+                                           at::globalContext().allowTF32CuBLAS())
+                          : std::nullopt;
+  return card ? KnownTarget{.target = *card} : KnownTarget();
 }
 
 bool is_priced(const Schedule& schedule, const KnownTarget& known) {

@@ -32,6 +32,9 @@ KnownTarget known_target(const std::filesystem::path& kernel_directory, const Fe
 // That, or Config::target. UserError for one of another number of threads.
 KnownTarget known_target(const Config& config, const Features& features, int threads);
 
+// What is published of the card behind a device such as "cuda:0"; of one that is not known, nothing that prices a plan.
+KnownTarget target_of_device(const std::string& device);
+
 // Whether that machine is of the kind that runs the Schedule: a GPU where it is a device's.
 bool is_priced(const Schedule& schedule, const KnownTarget& known);
 // simulate(), of recorded calls too, which are planned for no kind of machine.

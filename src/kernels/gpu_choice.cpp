@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "ir/alignment.h"
 #include "ops/op_def.h"
+#include "ops/rules/shape_rules.h"
 
 namespace stepc {
 
@@ -14,8 +15,6 @@ constexpr int kHopper = 90;
 // torch's defaults of CUBLAS_WORKSPACE_CONFIG (docs.pytorch.org, "CUDA semantics", cuBLAS workspaces).
 constexpr uint64_t kHopperWorkspace = uint64_t{32} << 20;
 constexpr uint64_t kOlderWorkspace = (2 * uint64_t{4096} + 8 * uint64_t{16}) << 10;
-// Tokens of a chunk: enough for every multiprocessor to have tiles of a product with tens of thousands of columns.
-constexpr int64_t kLossChunk = 1024;
 // Of an index that is sorted, with its place: keys and values, twice.
 constexpr int64_t kBytesOfSortedIndex = 32;
 
@@ -56,15 +55,14 @@ uint64_t gpu_attention_backward_bytes(std::span<const TensorLayout> inputs) {
   return bytes;
 }
 
-uint64_t gpu_loss_bytes(const Attrs& attrs, std::span<const TensorLayout> inputs) {
+uint64_t gpu_loss_bytes(const Attrs& attrs, std::span<const TensorLayout> inputs, int64_t chunk) {
   const Shape& hidden = inputs[0].type.shape;  // (tokens, width)
   const Shape& weight = inputs[1].type.shape;  // (classes, width)
-  const int64_t chunk = std::min(hidden[0], kLossChunk);
-  uint64_t bytes =
-      bytes_of_elements(chunk * weight[0], inputs[0].type.dtype) + 2 * bytes_of_elements(chunk, DType::kF32);
+  const DType dtype = inputs[0].type.dtype;
+  uint64_t bytes = bytes_of_elements(chunk * weight[0], dtype);
   const bool has_weight_gradient = inputs.size() > 3 && !attrs.get<bool>("frozen");
-  const bool is_summed = chunk < hidden[0] && attrs.get<DType>("gradient_dtype") != DType::kF32;
-  if (has_weight_gradient && is_summed) bytes += bytes_of_elements(element_count(weight), DType::kF32);
+  const bool is_summed = chunk < hidden[0] && attrs.get<DType>("gradient_dtype") != wide(dtype);
+  if (has_weight_gradient && is_summed) bytes += bytes_of_elements(element_count(weight), wide(dtype));
   return bytes;
 }
 

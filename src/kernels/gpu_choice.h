@@ -25,9 +25,12 @@ uint64_t gpu_documents_bytes(const Shape& q);
 // are summed from those of each.
 uint64_t gpu_attention_backward_bytes(std::span<const TensorLayout> inputs);
 
-// Of a linear layer with its cross-entropy, a chunk of tokens at a time: the chunk's logits, in which their gradients
-// are written, two numbers a row and, where chunks are summed in a narrow type, the weight's gradient in f32.
-uint64_t gpu_loss_bytes(const Attrs& attrs, std::span<const TensorLayout> inputs);
+// Tokens of a chunk of a linear layer with its cross-entropy: enough for every multiprocessor to have tiles of a
+// product with tens of thousands of columns.
+inline constexpr int64_t kGpuLossChunk = 1024;
+// What that takes: the chunk's logits, in which their gradients are written, and, where chunks are summed in a narrow
+// type, the weight's gradient in f32.
+uint64_t gpu_loss_bytes(const Attrs& attrs, std::span<const TensorLayout> inputs, int64_t chunk);
 
 // Of an op of the table that has no kernel of its own. What is added where an index says is sorted by it first.
 uint64_t gpu_index_bytes(const Node& node, std::span<const TensorLayout> inputs);

@@ -198,6 +198,10 @@ KernelChoice choose_gpu_kernel(const Node& node, std::span<const TensorLayout> i
       choice.why = "cuBLASLt in float8";
       choice.workspace_bytes = cublas_workspace_bytes(features) + gpu_scaled_matmul_bytes(node.attrs, inputs);
       break;
+    case OwnKernel::kMatmulSum:
+      choice.why = op_def(node.op).has(Trait::kOverwrites) ? "cuBLASLt, with beta = 1" : "cuBLASLt, with an epilogue";
+      choice.workspace_bytes = cublas_workspace_bytes(features);
+      break;
     case OwnKernel::kAttention:
     case OwnKernel::kAttentionBackward: {
       const AttentionPlaces places = attention_places(node);
@@ -208,9 +212,7 @@ KernelChoice choose_gpu_kernel(const Node& node, std::span<const TensorLayout> i
       break;
     }
     case OwnKernel::kLinearCrossEntropy:
-      choice.why = "cuBLASLt and a row kernel, a chunk of tokens at a time";
-      choice.workspace_bytes = gpu_loss_bytes(node.attrs, inputs) + cublas_workspace_bytes(features);
-      break;
+      return choose_chunked_loss(node, inputs, features);
   }
   return choice;
 }
@@ -237,6 +239,7 @@ KernelChoice choose_kernel(const Node& node, std::span<const TensorLayout> input
   switch (op_def(node.op).kernel) {
     case OwnKernel::kNone:
     case OwnKernel::kScaledMatmul:
+    case OwnKernel::kMatmulSum:
       break;
     case OwnKernel::kMatmul:
       return choose_matmul(node, inputs, features, threads);

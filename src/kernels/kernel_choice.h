@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,6 +15,7 @@
 #include "blocked/linear_cross_entropy.h"
 #include "cost/features.h"
 #include "ir/graph.h"
+#include "kernels/chunked_loss.h"
 #include "kernels/matmul_call.h"
 #include "kernels/tensor_layout.h"
 #include "loops/loop_program.h"
@@ -27,7 +29,7 @@ struct KernelChoice {
     kNodes,       // `nodes`, as ATen calls
     kMatmul,      // the blocked matmul, `matmul`, whose epilogues are `programs`
     kAttention,   // the blocked attention
-    kLoss,        // the blocked linear layer with its cross-entropy
+    kLoss,        // the blocked linear layer with its cross-entropy; on a GPU `loss`, whose rows are `programs`
     kCollective,  // what the ranks of a mesh do together
     kWait,        // the end of a collective that goes on beside other kernels
     kAten,        // ATen calls
@@ -36,8 +38,10 @@ struct KernelChoice {
   std::string why;  // "bf16 on the blocked kernel", "f32: the library's is faster on this CPU"
   std::vector<LoopProgram> programs;
   std::optional<MatmulCall> matmul;
+  std::optional<ChunkedLoss> loss;
   std::optional<Graph> nodes;
-  // Of kAten on a GPU: what the call takes beside its operands and results, where that is known without running it.
+  // Of the libraries' calls on a GPU: what they take beside their operands and results, where that is known without
+  // running them.
   std::optional<uint64_t> workspace_bytes;
   // Of all but kAten: what the kernel works in, and behind that the copies of `copied`, each a multiple of 64 bytes.
   uint64_t scratch_bytes = 0;
@@ -56,6 +60,11 @@ KernelChoice choose_kernel(const Node& node, std::span<const TensorLayout> input
 // Of one of extract_groups(), its inputs' strides those that the kernel will see. Reads and writes are the group's
 // inputs and outputs.
 KernelChoice choose_kernel(const Graph& group, const Features& features, int threads);
+// From now on the loops of a ChunkedLoss's rows are what `lower` makes of them. Without a loop that may write gradients
+// in the place of the logits, or with a UserError of `lower`'s, ATen's calls run the node.
+using LowerGroup = std::function<LoopProgram(const Graph& group)>;
+void use_loss_rows(KernelChoice& choice, const Node& node, std::span<const TensorLayout> inputs,
+                   const LowerGroup& lower);
 // From now on a generated kernel's loops are those.
 void use_loops(KernelChoice& choice, const Graph& group, LoopProgram program);
 // Of the same, where nothing may be fused: its nodes as ATen calls, or none.
@@ -90,5 +99,8 @@ uint64_t collective_scratch_bytes(std::string_view op, const TensorType& operand
 // What the kernel itself works in, a multiple of 64 bytes.
 uint64_t workspace_bytes(const BoundAttention& bound, int threads);
 uint64_t workspace_bytes(const BoundLoss& bound, int threads);
+
+// A linear layer with its cross-entropy on a GPU.
+KernelChoice choose_chunked_loss(const Node& node, std::span<const TensorLayout> inputs, const Features& features);
 
 }  // namespace stepc

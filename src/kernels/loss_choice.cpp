@@ -1,6 +1,11 @@
-// The blocked linear layer with its cross-entropy, on operands that lie so.
+// The linear layer with its cross-entropy, on operands that lie so.
+#include <algorithm>
+
+#include "base/check.h"
 #include "ir/alignment.h"
+#include "kernels/gpu_choice.h"
 #include "kernels/kernel_choice.h"
+#include "loops/lower/lower.h"
 
 namespace stepc {
 
@@ -52,6 +57,63 @@ std::optional<BoundLoss> bind_loss(const Attrs& attrs, std::span<const TensorLay
 
 uint64_t workspace_bytes(const BoundLoss& bound, int threads) {
   return aligned(blocked::workspace_bytes(with_gradients(bound), threads));
+}
+
+// ---- on a GPU
+
+namespace {
+
+// In rows or in columns, with gaps between them.
+bool is_matrix(const TensorLayout& x) {
+  return has_dense_rows(x) || (x.strides[0] == 1 && x.strides[1] >= x.type.shape[0]);
+}
+
+bool is_counted(const TensorLayout& x) { return is_floating(x.type.dtype) && size_of(x.type.dtype) >= 2; }
+
+KernelChoice by_aten(std::string why) {
+  KernelChoice choice;
+  choice.why = std::move(why);
+  return choice;
+}
+
+}  // namespace
+
+void use_loss_rows(KernelChoice& choice, const Node& node, std::span<const TensorLayout> inputs,
+                   const LowerGroup& lower) {
+  const int64_t tokens = inputs[0].type.shape[0], classes = inputs[1].type.shape[0], chunk = choice.loss->tokens;
+  const auto of_rows = [&](int64_t rows) {
+    LoopProgram program = lower(loss_rows(node.attrs, inputs[0].type.dtype, rows, classes, inputs.size()));
+    const std::pair in_place(0U, static_cast<uint32_t>(inputs.size()) - 1 + 2);  // the logits, behind two sums a row
+    USER_CHECK(inputs.size() == 3 || std::ranges::find(program.in_place, in_place) != program.in_place.end(),
+               "its rows' gradients cannot lie where their logits do");
+    return program;
+  };
+  try {
+    choice.programs = {of_rows(chunk)};
+    if (tokens % chunk != 0) choice.programs.push_back(of_rows(tokens % chunk));
+  } catch (const UserError& error) {
+    choice = by_aten(error.what());
+  }
+}
+
+KernelChoice choose_chunked_loss(const Node& node, std::span<const TensorLayout> inputs, const Features& features) {
+  const Shape& hidden = inputs[0].type.shape;
+  const Shape& weight = inputs[1].type.shape;
+  if (!is_counted(inputs[0]) || element_count(hidden) == 0 || element_count(weight) == 0)
+    return by_aten("ATen's calls: no kernel is generated for its rows");
+  KernelChoice choice;
+  choice.kind = KernelChoice::Kind::kLoss;
+  choice.why = "cuBLASLt and a row kernel, a chunk of tokens at a time";
+  const int64_t chunk = std::min(hidden[0], kGpuLossChunk);
+  choice.loss = ChunkedLoss{chunk, 0, hidden[0] % chunk == 0 ? kNoProgram : 1};
+  choice.scratch_bytes = gpu_loss_bytes(node.attrs, inputs, chunk);
+  choice.workspace_bytes = cublas_workspace_bytes(features);
+  for (uint32_t i = 0; i < inputs.size(); ++i)
+    if (!is_contiguous(inputs[i]) && !(i < 2 && is_matrix(inputs[i]))) copy_first(choice, i, inputs[i]);
+  use_loss_rows(choice, node, inputs, [](const Graph& group) {
+    return lower(group, Together::kConnected, LoopLimits{.earlier_sweeps = true});
+  });
+  return choice;
 }
 
 }  // namespace stepc

@@ -74,7 +74,15 @@ struct IndexUse {
 
 // The kernel of our own for an op, where it takes the operands (kernels/kernel_choice.h). A composite that has one is
 // decomposed only to say what it means.
-enum class OwnKernel : uint8_t { kNone, kMatmul, kScaledMatmul, kAttention, kAttentionBackward, kLinearCrossEntropy };
+enum class OwnKernel : uint8_t {
+  kNone,
+  kMatmul,
+  kScaledMatmul,
+  kMatmulSum,
+  kAttention,
+  kAttentionBackward,
+  kLinearCrossEntropy
+};
 
 enum class Distribution : uint8_t { kUniform, kNormal };
 

@@ -12,6 +12,7 @@
 #include "passes/cut_exchanges.h"
 #include "passes/fusion/fuse.h"
 #include "passes/fusion/fuse_losses.h"
+#include "passes/fusion/sum_matmuls.h"
 #include "passes/merge_collectives.h"
 #include "passes/order.h"
 #include "passes/partition/partition.h"
@@ -78,6 +79,10 @@ Graph split_collectives_for(Graph graph, const PassSettings& settings) {
   const std::optional<uint64_t> least = settings.strategy.overlap_bytes;
   return least ? split_collectives(graph, *least, settings.is_for_gpu) : graph;
 }
+// NOLINTNEXTLINE(performance-unnecessary-value-param): a row's function
+Graph sum_matmuls_for(Graph graph, const PassSettings& settings) {
+  return settings.is_for_gpu ? sum_matmuls(graph) : graph;
+}
 Graph fuse_for(Graph graph, const PassSettings& settings) {
   return fuse(std::move(graph), settings.matmuls, settings.is_for_gpu);
 }
@@ -127,6 +132,9 @@ constexpr Pass kPasses[] = {
      "makes of each exchange its beginning and a wait, so that other work runs between",
      "after merge_collectives and cut_exchanges, whose buckets and parts begin at once; before fuse, which puts the "
      "sums of parts into kernels"},
+    {"sum_matmuls", sum_matmuls_for, kCore, kCore,
+     "on a GPU, gives matmuls the sums that the library computes with them: of gradients, of a bias",
+     "after split_collectives, whose exchanges may stand between; before fuse, which makes kernels of the other sums"},
     {"fuse", fuse_for, kCore, kFused,
      "puts what can be one kernel, or one call for matmuls and what finishes them, into a group",
      "before order alone: groups stand in a row, which no other pass keeps up"},

@@ -38,9 +38,10 @@ uint64_t ordered_bytes(const Graph& graph) {
   return peak_bytes(problem, program_order(problem));
 }
 
-// Whether a fused loss takes more scratch memory than the logits that it does not hold.
+// Whether a fused loss takes more scratch memory than the logits that it does not hold. (On a GPU their gradients lie
+// in their place.)
 bool outweighs_logits(const Instruction& one, const Schedule& schedule) {
-  if (one.kind != Instruction::Kind::kLoss) return false;
+  if (one.kind != Instruction::Kind::kLoss || one.loss) return false;
   const Operand& hidden = schedule.operands[one.reads[0].index()];
   const Operand& weight = schedule.operands[one.reads[1].index()];
   const int64_t logits = hidden.sizes[0] * weight.sizes[0] * static_cast<int64_t>(size_of(hidden.dtype));
@@ -104,8 +105,8 @@ class Passes {
   std::vector<PassRun> runs_;
 };
 const std::vector<std::string> Passes::kRecompute = {"recompute"};
-const std::vector<std::string> Passes::kFuse = {"merge_collectives", "cut_exchanges", "split_collectives", "fuse",
-                                                "order"};
+const std::vector<std::string> Passes::kFuse = {"merge_collectives", "cut_exchanges", "split_collectives",
+                                                "sum_matmuls",       "fuse",          "order"};
 
 // What may be kept gathered, the most first: along all axes that gather in both passes, then without parameters, then
 // parameters alone.

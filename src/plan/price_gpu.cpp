@@ -58,6 +58,7 @@ Price Pricer::price_on_gpu(const Instruction& instruction) const {
   const double arithmetic = instruction.work.all_flops() / target_.flops_per_second;
   using Kind = Instruction::Kind;
   if (instruction.kind == Kind::kGenerated) return {WorkClass::kGenerated, arithmetic, kernel};
+  if (instruction.kind == Kind::kLoss) return {WorkClass::kLoss, gpu_loss_seconds(instruction), kernel};
   if (instruction.kind == Kind::kCollective) return price_collective(instruction);
   if (ends_exchange(instruction)) return {WorkClass::kCollective, 0, 0};
   if (instruction.kind != Kind::kOp && instruction.kind != Kind::kAten && instruction.kind != Kind::kCopy &&

@@ -13,7 +13,8 @@ Graph rank_graph(const Graph& captured, const Strategy& strategy, const Features
   passes.settings.strategy = strategy;
   set_machine(passes.settings, features);
   passes.settings.fp8 = fp8;
-  passes.without = {"recompute", "merge_collectives", "cut_exchanges", "split_collectives", "fuse", "order"};
+  passes.without = {"recompute", "merge_collectives", "cut_exchanges", "split_collectives", "sum_matmuls", "fuse",
+                    "order"};
   return run_passes(captured, passes).graph;
 }
 

@@ -9,12 +9,12 @@ namespace stepc {
 
 namespace {
 constexpr size_t kLeastInstructions = 3;  // of a range: recording and launching fewer gains nothing
-constexpr uint64_t kPlainRuns = 2;        // before the first recording: libraries make themselves ready
 constexpr int kMostRecordings = 8;        // of a range whose memory moves again and again
 }  // namespace
 
-DeviceGraphs::DeviceGraphs(const Schedule& schedule, const BoundOperands& operands, const std::set<size_t>& begins)
-    : schedule_(schedule), operands_(operands), range_at_(schedule.instructions.size(), -1) {
+DeviceGraphs::DeviceGraphs(const Schedule& schedule, const BoundOperands& operands, const std::set<size_t>& begins,
+                           bool is_of_rank)
+    : schedule_(schedule), operands_(operands), range_at_(schedule.instructions.size(), -1), is_of_rank_(is_of_rank) {
   if (!schedule.device.empty()) find_ranges(begins);
 }
 
@@ -31,8 +31,8 @@ bool DeviceGraphs::stays(OperandId operand) const {
 
 bool DeviceGraphs::may_be_part(const Instruction& instruction) const {
   using Kind = Instruction::Kind;
-  const bool is_call = instruction.kind == Kind::kAten || instruction.kind == Kind::kOp;
-  if (!is_call && instruction.kind != Kind::kGenerated && instruction.kind != Kind::kCopy) return false;
+  constexpr Kind kParts[] = {Kind::kAten, Kind::kOp, Kind::kGenerated, Kind::kCopy, Kind::kLoss};
+  if (std::ranges::find(kParts, instruction.kind) == std::end(kParts)) return false;
   if (instruction.number) return false;
   const auto is_read = [](const Arg& arg) { return std::holds_alternative<ReadNumber>(arg); };
   if (instruction.aten && std::ranges::any_of(instruction.aten->args, is_read)) return false;
@@ -88,21 +88,35 @@ bool DeviceGraphs::record(Range& range, const std::function<void(size_t)>& run_i
   return true;
 }
 
-size_t DeviceGraphs::run(size_t index, const std::function<void(size_t)>& run_instruction) {
-  if (range_at_[index] < 0 || runs_ <= kPlainRuns) return index;
+// Recorded, with operands that lie where they lay then.
+bool DeviceGraphs::is_ready(const Range& range) const {
+  const auto address = [&](OperandId id) -> const void* { return operands_.data(id); };
+  return range.graph != nullptr && std::ranges::equal(range.operands, range.addresses, {}, address);
+}
+
+size_t DeviceGraphs::end_of_launch(size_t index) const {
+  if (range_at_[index] < 0) return index + 1;
+  const Range& range = ranges_[static_cast<size_t>(range_at_[index])];
+  return is_ready(range) ? range.end : index + 1;
+}
+
+size_t DeviceGraphs::run(size_t index, const std::function<void(size_t)>& run_instruction, DryRun* dry) {
+  if (range_at_[index] < 0) return index;
   Range& range = ranges_[static_cast<size_t>(range_at_[index])];
   if (range.is_refused) return index;
-  const auto address = [&](OperandId id) -> const void* { return operands_.data(id); };
-  if (range.graph == nullptr || !std::ranges::equal(range.operands, range.addresses, {}, address)) {
+  if (!is_ready(range)) {
+    if (!may_record_) return index;
     range.graph.reset();
     range.is_refused = range.recordings == kMostRecordings || !record(range, run_instruction);
     if (range.is_refused) return index;
-    range.addresses.resize(range.operands.size());
-    std::ranges::transform(range.operands, range.addresses.begin(), address);
+    range.addresses.clear();
+    for (const OperandId id : range.operands) range.addresses.push_back(operands_.data(id));
     ++recorded_;
     return index;
   }
+  if (dry != nullptr) dry->before(range.begin, range.end);
   range.graph->launch();
+  if (dry != nullptr) dry->after(range.begin, range.end);
   ++launches_;
   return range.end;
 }

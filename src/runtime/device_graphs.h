@@ -12,6 +12,7 @@
 
 #include "aten/device_hook.h"
 #include "runtime/bind/bound_operands.h"
+#include "runtime/dry_run.h"
 #include "schedule/schedule.h"
 
 namespace stepc {
@@ -19,17 +20,25 @@ namespace stepc {
 class DeviceGraphs {
  public:
   // Both must outlive this object. `begins`: instructions before which the host may look at something, so that only the
-  // first of a range may be one.
-  DeviceGraphs(const Schedule& schedule, const BoundOperands& operands, const std::set<size_t>& begins);
+  // first of a range may be one. `is_of_rank`: ranks compare what they have recorded at one time, so that what one of
+  // them would record anew later runs call by call instead.
+  DeviceGraphs(const Schedule& schedule, const BoundOperands& operands, const std::set<size_t>& begins,
+               bool is_of_rank);
 
-  void begin_run() {
+  void begin_run(bool is_dry) {
+    has_tried_ = has_tried_ || may_record_;
     ++runs_;
+    may_record_ = !is_dry && runs_ > kPlainRuns && !(is_of_rank_ && has_tried_);
     launches_ = 0;
     recorded_before_ = recorded_;
   }
   // Returns one past the last instruction that this call has run; `index` itself if it ran none, and the caller then
-  // runs that instruction.
-  size_t run(size_t index, const std::function<void(size_t)>& run_instruction);
+  // runs that instruction. A dry run launches what there is and records nothing.
+  size_t run(size_t index, const std::function<void(size_t)>& run_instruction, DryRun* dry);
+  // One past the last instruction that run() would launch there; past `index` alone if it would launch nothing.
+  [[nodiscard]] size_t end_of_launch(size_t index) const;
+  // Whether the last run or one before was to record; the same on all ranks, also where one of them could not.
+  [[nodiscard]] bool has_tried() const { return !ranges_.empty() && (has_tried_ || may_record_); }
   // In the present run.
   [[nodiscard]] uint64_t launches() const { return launches_; }
   // In all runs, and in all runs before the present one: the present run may have launched those.
@@ -49,12 +58,16 @@ class DeviceGraphs {
   [[nodiscard]] bool may_be_part(const Instruction& instruction) const;
   [[nodiscard]] bool stays(OperandId operand) const;
   void find_ranges(const std::set<size_t>& begins);
+  [[nodiscard]] bool is_ready(const Range& range) const;
   bool record(Range& range, const std::function<void(size_t)>& run_instruction) const;
 
   const Schedule& schedule_;
   const BoundOperands& operands_;
   std::vector<Range> ranges_;
-  std::vector<int32_t> range_at_;  // by the instruction that begins it; -1: none begins there
+  std::vector<int32_t> range_at_;            // by the instruction that begins it; -1: none begins there
+  static constexpr uint64_t kPlainRuns = 2;  // before the first recording: libraries make themselves ready
+  const bool is_of_rank_;
+  bool may_record_ = false, has_tried_ = false;
   uint64_t runs_ = 0;
   uint64_t launches_ = 0;
   uint64_t recorded_ = 0, recorded_before_ = 0;

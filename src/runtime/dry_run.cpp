@@ -146,8 +146,13 @@ void DryRun::put_back(Kept& kept) {
   kept.elsewhere.reset();
 }
 
-void DryRun::keep_on_device(Kept& kept) const {
+// Only for a single instruction it is known what is free beside it.
+void DryRun::keep_of_device(Kept& kept, bool on_host) const {
   const LibraryMemoryScope aside;
+  if (on_host) {
+    kept.copy = kept.on_device.cpu();
+    return;
+  }
   if (kept.in_arena == SIZE_MAX) {
     kept.copy = kept.on_device.clone();
     return;
@@ -159,26 +164,27 @@ void DryRun::keep_on_device(Kept& kept) const {
   kept.copy.copy_(kept.on_device);
 }
 
-void DryRun::before(size_t instruction) {
-  for (size_t b : begins_[instruction]) {
-    Kept& kept = kept_[b];
-    if (kept.on_device.defined()) {
-      keep_on_device(kept);
-      continue;
-    }
-    if (kept.in_arena == SIZE_MAX) kept.elsewhere = std::make_unique_for_overwrite<std::byte[]>(kept.bytes);
-    kept.before = kept.in_arena == SIZE_MAX ? kept.elsewhere.get() : operands_.arena_at(kept.in_arena);
-    if (kept.bytes != 0) std::memcpy(kept.before, kept.memory, kept.bytes);
-  }
+void DryRun::before(size_t first, size_t end) {
+  for (size_t instruction = first; instruction < end; ++instruction)
+    for (size_t b : begins_[instruction]) keep(kept_[b], /*is_alone=*/end - first == 1);
 }
 
-void DryRun::after(size_t instruction) {
-  for (size_t b : ends_[instruction]) {
-    for (size_t input : kept_[b].inputs) show_(input, operands_[schedule_.inputs[input].operand], 0);
-    put_back(kept_[b]);
+void DryRun::keep(Kept& kept, bool is_alone) const {
+  if (kept.on_device.defined()) return keep_of_device(kept, /*on_host=*/!is_alone);
+  if (kept.in_arena == SIZE_MAX) kept.elsewhere = std::make_unique_for_overwrite<std::byte[]>(kept.bytes);
+  kept.before = kept.in_arena == SIZE_MAX ? kept.elsewhere.get() : operands_.arena_at(kept.in_arena);
+  if (kept.bytes != 0) std::memcpy(kept.before, kept.memory, kept.bytes);
+}
+
+void DryRun::after(size_t first, size_t end) {
+  for (size_t instruction = first; instruction < end; ++instruction) {
+    for (size_t b : ends_[instruction]) {
+      for (size_t input : kept_[b].inputs) show_(input, operands_[schedule_.inputs[input].operand], 0);
+      put_back(kept_[b]);
+    }
+    // A library's matmuls pack operands into memory that the C library keeps after they free it.
+    if (instruction % kTrimEvery == kTrimEvery - 1) release_free_memory();
   }
-  // A library's matmuls pack operands into memory that the C library keeps after they free it.
-  if (instruction % kTrimEvery == kTrimEvery - 1) release_free_memory();
 }
 
 void DryRun::run(size_t instruction, BoundKernel& kernel, RunState& state) {

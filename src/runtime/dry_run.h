@@ -34,9 +34,12 @@ class DryRun {
   DryRun(const DryRun&) = delete;
   DryRun& operator=(const DryRun&) = delete;
 
-  void before(size_t instruction);
+  void before(size_t instruction) { before(instruction, instruction + 1); }
   void run(size_t instruction, BoundKernel& kernel, RunState& state);
-  void after(size_t instruction);
+  void after(size_t instruction) { after(instruction, instruction + 1); }
+  // Of instructions that run at one launch: what they replace of a device's is kept in the host's memory.
+  void before(size_t first, size_t end);
+  void after(size_t first, size_t end);
 
  private:
   struct Kept {
@@ -46,7 +49,7 @@ class DryRun {
     size_t in_arena = SIZE_MAX;  // where it is kept, if there is room
     std::unique_ptr<std::byte[]> elsewhere;
     std::byte* before = nullptr;
-    // Of a device's memory instead: the part itself, and while it is kept, its copy there.
+    // Of a device's memory instead: the part itself, and while it is kept, its copy.
     at::Tensor on_device = {}, copy = {};
   };
   // A result in the place of an input, kept a chunk at a time.
@@ -56,7 +59,8 @@ class DryRun {
   [[nodiscard]] bool is_chunked(size_t buffer, size_t instruction, const BoundKernel* kernel, size_t& write) const;
   void find_room();
   static void put_back(Kept& kept);
-  void keep_on_device(Kept& kept) const;
+  void keep(Kept& kept, bool is_alone) const;
+  void keep_of_device(Kept& kept, bool on_host) const;
   void run_chunk(size_t instruction, BoundKernel& kernel, RunState& state, int64_t chunk);
 
   const Schedule& schedule_;

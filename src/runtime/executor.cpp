@@ -220,7 +220,7 @@ struct Executor::Impl {
         one.kernel = bind_attention(instruction, parts);
         break;
       case Instruction::Kind::kLoss:
-        one.kernel = bind_loss(instruction, parts);
+        one.kernel = instruction.loss ? bind_chunked_loss(instruction, parts) : bind_loss(instruction, parts);
         break;
       case Instruction::Kind::kCopy:
         one.kernel = bind_copy(instruction, parts);
@@ -378,6 +378,8 @@ struct Executor::Impl {
   void advance(StepResult& result) {
     Running& run = *running;
     const bool is_watched = run.is_watched();
+    const bool may_launch = graphs && run.inputs.times == nullptr && !run.inputs.on_written;
+    DryRun* const dry = run.dry ? &*run.dry : nullptr;
     const size_t end = schedule.instructions.size();
     const std::function<void(size_t)> run_plainly = [&](size_t index) { run_instruction(index, result); };
     try {
@@ -386,10 +388,12 @@ struct Executor::Impl {
       for (bool goes_on = true; goes_on && run.next < end;) {
         const size_t index = run.next;
         if (is_host_code(index) || !guards_hold_before(index, result)) break;
-        if (flight != nullptr) flight->note(flight_number, static_cast<uint32_t>(index));
+        if (flight != nullptr) {  // the last of what it begins, which may have changed what the program has
+          const size_t end_of_it = may_launch ? graphs->end_of_launch(index) : index + 1;
+          flight->note(flight_number, static_cast<uint32_t>(end_of_it - 1));
+        }
         operands.upload_numbers();
-        const bool may_launch = graphs && !is_watched;
-        if (const size_t behind = may_launch ? graphs->run(index, run_plainly) : index; behind != index) {
+        if (const size_t behind = may_launch ? graphs->run(index, run_plainly, dry) : index; behind != index) {
           run.next = behind;
           continue;
         }
@@ -497,8 +501,9 @@ Executor::Executor(Schedule schedule, KernelSources* kernels, std::shared_ptr<Ra
   Impl& impl = *impl_;
   // All ranks of a mesh look at a guard together.
   if (is_graph_on_device(impl.schedule) && impl.schedule.mesh.ranks() <= 1) impl.guards.emplace(impl.schedule);
-  if (device_graphs)
-    impl.graphs.emplace(impl.schedule, impl.operands, impl.guards ? impl.guards->effects() : std::set<size_t>());
+  if (device_graphs && !impl.schedule.device.empty())
+    impl.graphs.emplace(impl.schedule, impl.operands, impl.guards ? impl.guards->effects() : std::set<size_t>(),
+                        impl.ranks != nullptr);
 }
 Executor::~Executor() = default;
 
@@ -551,7 +556,7 @@ StepResult Executor::run(RunInputs given) {
     impl.running->dry.emplace(impl.schedule, impl.operands, kernels, inputs.show_written);
   }
   impl.memory.begin_step(impl.running->place);
-  if (impl.graphs) impl.graphs->begin_run();
+  if (impl.graphs) impl.graphs->begin_run(/*is_dry=*/impl.running->dry.has_value());
   if (impl.guards) impl.guards->begin_run();
   if (!impl.running->is_watched()) impl.run_clocks.begin_run(impl.schedule.device);
   return impl.go_on();
@@ -582,6 +587,7 @@ StepResult Executor::resume(std::vector<at::Tensor> incoming) {
 void Executor::abandon() { impl_->running.reset(); }
 bool Executor::is_paused() const { return impl_->running != nullptr; }
 
+bool Executor::has_tried_graphs() const { return impl_->graphs && impl_->graphs->has_tried(); }
 uint64_t Executor::graphs_recorded() const { return impl_->graphs ? impl_->graphs->recorded() : 0; }
 uint64_t Executor::graphs_of_last_run() const { return impl_->graphs ? impl_->graphs->recorded_before() : 0; }
 size_t Executor::failed_at() const { return impl_->failed_at; }

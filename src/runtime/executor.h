@@ -100,6 +100,8 @@ class Executor {
   StepResult resume(std::vector<at::Tensor> incoming);
   void abandon();
   bool is_paused() const;
+  // Whether a run was to record device launches; the same on all ranks.
+  bool has_tried_graphs() const;
   // Device launches recorded in all runs, and in all runs before the last one; the last run may have used the latter.
   uint64_t graphs_recorded() const;
   uint64_t graphs_of_last_run() const;

@@ -25,8 +25,9 @@ struct GraphScheduleOptions {
   // Graph's layouts, and there is no host code.
   const Trace* trace = nullptr;
   WorkspaceTable workspaces = {};
-  std::map<uint32_t, std::string> refused = {};  // groups without generated code, and the reason
-  uint64_t most_scratch_bytes = UINT64_MAX;      // of a blocked matmul; the library computes one that needs more
+  // Groups without generated code, and the reason; UINT32_MAX: those kernels that nodes alone have.
+  std::map<uint32_t, std::string> refused = {};
+  uint64_t most_scratch_bytes = UINT64_MAX;  // of a blocked matmul; the library computes one that needs more
   // The loops of a group for the device that the trace's tensors lie on, in place of those for any machine: its
   // generated kernels allow other pairs of buffers to be one piece of memory. None: that device is not here, and what a
   // kernel of its takes is estimated.

@@ -99,6 +99,25 @@ bool choose_for_groups(GraphKernels& k, const GraphScheduleOptions& options, Cho
   return dissolved.empty();
 }
 
+// The device's loops for a ChunkedLoss; ATen's calls where no kernel is to be generated, or none can be.
+void choose_for_loss(const GraphKernels& k, GraphKernels::Unit& unit, const Node& node,
+                     const GraphScheduleOptions& options, std::vector<std::string>& one_by_one) {
+  const auto refused = options.refused.find(kNoGroup);
+  if (options.is_plain || refused != options.refused.end()) {
+    unit.choice = {};
+    unit.choice.why = options.is_plain ? "the plain Graph has no kernels" : refused->second;
+    if (!options.is_plain) one_by_one.push_back(str("{}: {}", node.op, unit.choice.why));
+    return;
+  }
+  if (!options.lower) return;
+  use_loss_rows(unit.choice, node, k.layouts(unit.inputs), options.lower);
+  if (!unit.choice.loss) return;
+  std::vector<uint32_t>& copied = unit.choice.copied;
+  for (uint32_t input = 2; input < unit.inputs.size(); ++input)  // by token
+    if (!begins_aligned(k, unit.inputs[input]) && std::ranges::find(copied, input) == copied.end())
+      copy_first(unit.choice, input, k.layout(unit.inputs[input]));
+}
+
 std::vector<bool> inputs_on_host(const Graph& graph, const Trace& trace) {
   std::vector<bool> on_host(graph.inputs.size(), false);
   for (const External& external : trace.externals) {
@@ -140,12 +159,13 @@ GraphKernels choose_kernels(Graph graph, const GraphScheduleOptions& options, Gr
       unit.choice = {};
       unit.choice.why = "the blocked kernel's scratch memory would lift the step above what it may take";
     }
-    if (unit.choice.kind != KernelChoice::Kind::kAten) continue;
+    if (unit.choice.loss) choose_for_loss(k, unit, node, options, out.one_by_one);
     const bool is_there = options.lower != nullptr;  // the device, which knows better
     if (unit.choice.workspace_bytes && !is_there) {
       unit.workspace.bytes = *unit.choice.workspace_bytes;
       continue;
     }
+    if (unit.choice.kind != KernelChoice::Kind::kAten) continue;
     if (const auto known = known_workspace(node, layouts)) {
       unit.workspace = *known;
       continue;

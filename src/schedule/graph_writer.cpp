@@ -369,6 +369,11 @@ void GraphWriter::add_programs(const KernelChoice& choice, Instruction& instruct
     if (is_new) s_.nodes.push_back(*choice.nodes);
     instruction.nodes = found->second;
   }
+  if (choice.loss) {
+    instruction.loss = choice.loss;
+    for (uint32_t* of_rows : {&instruction.loss->program, &instruction.loss->last})
+      if (*of_rows != kNoProgram) *of_rows = places[*of_rows];
+  }
   if (!choice.matmul) return;
   instruction.matmul = choice.matmul;
   for (uint32_t& epilogue : instruction.matmul->epilogue_programs)

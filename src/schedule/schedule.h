@@ -29,6 +29,7 @@
 #include "ir/attrs.h"
 #include "ir/graph.h"
 #include "ir/trace.h"
+#include "kernels/chunked_loss.h"
 #include "kernels/matmul_call.h"
 #include "loops/loop_program.h"
 
@@ -95,7 +96,7 @@ struct Instruction {
     kNodes,          // runs `nodes` as ATen calls, one a node, on a chunk of the elements at a time (node_calls.h)
     kMatmul,         // the blocked matmul that `matmul` describes
     kAttention,      // the blocked attention: `op` is its row of the op table
-    kLoss,           // the blocked linear layer with its cross-entropy
+    kLoss,           // the blocked linear layer with its cross-entropy; on a GPU, `loss` describes it
     kOp,             // a row of the op table as ATen calls
     kAten,           // an ATen call
     kCopy,           // copies reads[0] to writes[0], between any strides
@@ -121,6 +122,7 @@ struct Instruction {
   uint32_t program = kNoProgram;
   std::optional<uint32_t> nodes;  // kNodes: index of Schedule::nodes; reads are its inputs, writes its outputs
   std::optional<MatmulCall> matmul;
+  std::optional<ChunkedLoss> loss;
   // The index, among the numbers that the step reads on the host, of the number that a call gives or a guard compares.
   // A guard without it compares reads[0], a single bool that must be true.
   std::optional<uint32_t> number;

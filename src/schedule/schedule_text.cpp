@@ -24,6 +24,7 @@
 //     tile outputs 0(8, 1) share | backward ""
 //   i3: generated mul.add (%0) -> (%2) program 0 stream 1 | forward ""
 //   i4: guard "" () -> () number 0 expects true | forward ""
+//   i9: loss linear_cross_entropy (%0, %1, %2) -> (%3, %4, %5, %6) chunks 1024 programs 0, 1 | forward ""
 //   i5: event "" () -> () event 2 | update ""
 //   i6: save_generator "" () -> () generator 0 state 1 | forward ""
 //   i7: collective all_gather (%0) -> (%5) {axes=[0], ranks=2} stream 1 mark 0 | forward ""
@@ -143,6 +144,10 @@ std::string matmul_text(const MatmulCall& call) {
   return out;
 }
 
+std::string loss_text(const ChunkedLoss& loss) {
+  return str(" chunks {} programs {}, {}", loss.tokens, loss.program, program_name(loss.last));
+}
+
 std::string allocations_text(const std::vector<PlannedAllocation>& allocations) {
   std::vector<std::string> parts;
   for (const PlannedAllocation& one : allocations)
@@ -164,6 +169,7 @@ std::string details_text(const Instruction& one) {
   if (one.program != kNoProgram) out += str(" program {}", one.program);
   if (one.nodes) out += str(" nodes {}", *one.nodes);
   if (one.matmul) out += matmul_text(*one.matmul);
+  if (one.loss) out += loss_text(*one.loss);
   if (!one.allocations.empty()) out += allocations_text(one.allocations);
   if (one.scratch != Scratch()) out += str(" scratch {} at {}", one.scratch.bytes, one.scratch.offset);
   if (one.worker_scratch != Scratch())
@@ -412,6 +418,7 @@ class ScheduleParser {
     if (in_.accept("program ")) one.program = in_.id();
     if (in_.accept("nodes ")) one.nodes = in_.id();
     if (in_.accept("product ")) one.matmul = matmul();
+    if (in_.accept("chunks ")) one.loss = loss();
     if (in_.accept("allocations ")) one.allocations = allocations();
     if (in_.accept("scratch ")) one.scratch = scratch();
     if (in_.accept("worker scratch ")) one.worker_scratch = scratch();
@@ -482,6 +489,15 @@ class ScheduleParser {
     }
     if (in_.accept("tile inputs ")) out.epilogue_inputs = tile_buffers();
     if (in_.accept("tile outputs ")) out.epilogue_outputs = tile_buffers();
+    return out;
+  }
+  ChunkedLoss loss() {
+    ChunkedLoss out;
+    out.tokens = in_.integer();
+    in_.expect("programs ");
+    out.program = in_.id();
+    in_.expect(",");
+    if (!in_.accept("none")) out.last = in_.id();
     return out;
   }
   std::vector<TileBuffer> tile_buffers() {

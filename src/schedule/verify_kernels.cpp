@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "kernels/gpu_choice.h"
 #include "kernels/kernel_choice.h"
 #include "ops/attention_operands.h"
 #include "ops/op_def.h"
@@ -128,7 +129,46 @@ class KernelVerifier {
     INTERNAL_CHECK(kernel_of(one) == OwnKernel::kLinearCrossEntropy, "no loss");
     check_row(one);
     for (OperandId write : one.writes) INTERNAL_CHECK(is_contiguous(layout(write)), "%{} has gaps", write);
+    if (schedule_.features.sm > 0) return check_chunks(one);
     check_bound(one, bind_loss(one.attrs, layouts(one.reads), schedule_.features));
+  }
+  void check_chunks(const Instruction& one) const {
+    INTERNAL_CHECK(one.loss.has_value(), "it says no chunks");
+    const int64_t tokens = operand(one.reads[0]).sizes[0], chunk = one.loss->tokens;
+    INTERNAL_CHECK(chunk > 0 && chunk <= tokens, "chunks of {} of {} tokens", chunk, tokens);
+    INTERNAL_CHECK_EQ(one.loss->last == kNoProgram, tokens % chunk == 0, "rows of a shorter chunk");
+    for (size_t i = 2; i < one.reads.size(); ++i)
+      INTERNAL_CHECK(is_contiguous(layout(one.reads[i])), "%{} has gaps", one.reads[i]);
+    check_rows(one, one.loss->program, chunk);
+    if (one.loss->last != kNoProgram) check_rows(one, one.loss->last, tokens % chunk);
+    INTERNAL_CHECK_LE(gpu_loss_bytes(one.attrs, layouts(one.reads), chunk), one.scratch.bytes, "its scratch");
+  }
+  // The program on `rows` rows takes the logits, what is read of each row, two sums, and the gradient of the logits in
+  // their place.
+  void check_rows(const Instruction& one, uint32_t number, int64_t rows) const {
+    INTERNAL_CHECK_LT(number, schedule_.programs.size(), "its rows' program");
+    const LoopProgram& program = schedule_.programs[number];
+    const bool is_backward = one.reads.size() > 3;
+    const TensorType logits{operand(one.reads[0]).dtype, {rows, operand(one.reads[1]).sizes[0]}};
+    std::vector<TensorType> wanted = {logits};
+    for (size_t i = 2; i < one.reads.size(); ++i) wanted.push_back({operand(one.reads[i]).dtype, {rows}});
+    for (size_t w = 0; w < 2; ++w) wanted.push_back({operand(one.writes[w]).dtype, {rows}});
+    if (is_backward) wanted.push_back(logits);
+    INTERNAL_CHECK(program.scratch_bytes == 0 && program.buffers.size() >= wanted.size(), "no program of its rows");
+    for (size_t k = 0; k < program.buffers.size(); ++k) {
+      const LoopBuffer& buffer = program.buffers[k];
+      if (k >= wanted.size()) {
+        INTERNAL_CHECK(buffer.kind == LoopBuffer::Kind::kLocal, "its rows' program takes more than its rows");
+        continue;
+      }
+      const bool is_read = k + 1 < one.reads.size();
+      INTERNAL_CHECK(buffer.kind == (is_read ? LoopBuffer::Kind::kInput : LoopBuffer::Kind::kOutput) &&
+                         buffer.dtype == wanted[k].dtype && buffer.count <= element_count(wanted[k].shape),
+                     "its rows' program takes another b{} than {}", k, to_text(wanted[k]));
+    }
+    const std::pair in_place(0U, static_cast<uint32_t>(wanted.size()) - 1);
+    INTERNAL_CHECK(!is_backward || std::ranges::find(program.in_place, in_place) != program.in_place.end(),
+                   "gradients that cannot lie where the logits do");
   }
   void check_mask(OperandId id, const Shape& scores) const {
     const Shape& mask = operand(id).sizes;

@@ -16,6 +16,14 @@ Graph softmax_group(int64_t rows, int64_t columns) {
   group_output(b, b.add("softmax", {group_input(b, DType::kBF16, {rows, columns})}, {{"dim", int64_t{1}}}));
   return decompose(b.take());
 }
+// A sum over each row reads it backwards, so that not each lane what it will write.
+Graph backwards_group(int64_t rows, int64_t columns) {
+  GraphBuilder b;
+  const TensorId x = group_input(b, DType::kF32, {rows, columns});
+  const TensorId other = b.add("mul", {b.add("reverse", {x}, {{"dims", Shape{1}}}), b.add("exp", {x})});
+  group_output(b, b.add("sub", {x, b.sum(other, {1}, true)}));
+  return b.take();
+}
 Graph column_sums_group(int64_t rows, int64_t columns) {
   GraphBuilder b;
   group_output(b, b.sum(group_input(b, DType::kF32, {rows, columns}), {0}));
@@ -120,6 +128,16 @@ void expect_in_place(const Graph& group) {
 TEST(GpuMapping, ResultsMayLieWhereAnInputLies) {
   expect_in_place(adamw_group(1000));
   expect_in_place(updates_group({{40, 30}, {7}, {1200}, {40, 30}}));
+}
+
+// Each lane writes what it alone has read, in one sweep after the other: in registers, in shared memory, or read again.
+TEST(GpuMapping, ResultsOfRowsMayLieWhereTheyWereRead) {
+  for (const int64_t columns : {5, 64, 2048, 16400, 50304}) {
+    SCOPED_TRACE(columns);
+    expect_in_place(softmax_group(3, columns));
+    expect_in_place(loss_rows({{"ignore_index", int64_t{2}}}, DType::kBF16, 3, columns, 5));
+  }
+  EXPECT_TRUE(gpu_program(backwards_group(3, 64)).loops.in_place.empty());
 }
 
 TEST(GpuMapping, PartsThatNothingConnectsAreOneLaunch) {

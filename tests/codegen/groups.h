@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/chunked_loss.h"
 #include "ops/graph_builder.h"
 #include "passes/rewrite/decompose.h"
 
@@ -140,6 +141,11 @@ inline std::vector<NamedGroup> step_groups() {
     group_output(b, rows);
     group_output(b, b.sum(b.add("square", {rows}), {2}, true));
   });
+  for (size_t operands = 3; operands <= 5; ++operands)
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      const Graph rows = loss_rows({{"ignore_index", int64_t{2}}}, dtype, 9, 133, operands);
+      out.push_back({std::string(name_of(dtype)) + " loss of " + std::to_string(operands), rows});
+    }
   return out;
 }
 

@@ -2,6 +2,7 @@
 // twice: where tensors say that it lies it can be neither read nor written, so host code that follows a device's
 // pointer ends with a fault; kernels, which are the CPU's, find it at a fixed distance from there. Kernels run at once,
 // but nothing of them is on the host before a synchronisation: see Unfinished.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -83,8 +84,17 @@ class Memory final : public c10::Allocator {
     for (const auto& [begin, bytes] : taken_) out.emplace(begin, std::string(kernels_ + (begin - begin_), bytes));
     return out;
   }
-  void restore(const std::map<char*, std::string>& content) {
-    for (const auto& [begin, bytes] : content) std::memcpy(kernels_ + (begin - begin_), bytes.data(), bytes.size());
+  // Bytes [begin, end), by where kernels find them, if they were taken then.
+  void restore(const std::map<char*, std::string>& content, const char* begin, const char* end) {
+    begin = begin_ + (begin - kernels_);
+    end = begin_ + (end - kernels_);
+    auto block = content.upper_bound(const_cast<char*>(begin));
+    if (block != content.begin()) --block;
+    for (; block != content.end() && block->first < end; ++block) {
+      const char* const from = std::max<const char*>(begin, block->first);
+      const char* const to = std::min<const char*>(end, block->first + block->second.size());
+      if (from < to) std::memcpy(kernels_ + (from - begin_), block->second.data() + (from - block->first), to - from);
+    }
   }
 
  private:
@@ -271,6 +281,8 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 
 // ---- calls
 
+void touch(const void* begin, size_t bytes);  // Graph's
+
 // The same bytes as the device's tensors, as CPU tensors.
 class OnCpu {
  public:
@@ -289,6 +301,11 @@ class OnCpu {
                                                         c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());
     out.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
     if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) out.unsafeGetTensorImpl()->set_wrapped_number(true);
+    if (tensor.numel() > 0) {
+      int64_t last = 0;
+      for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
+      touch(out.const_data_ptr(), static_cast<size_t>(last + 1) * tensor.element_size());
+    }
     originals_.emplace(out.unsafeGetTensorImpl(), tensor);
     return out;
   }
@@ -322,7 +339,7 @@ class OnCpu {
 };
 
 // What calls of a recording do, for its launches. Nothing of a device's runs while it is recorded: here all of it does,
-// and what it wrote is taken back at the end.
+// and what was in its operands is put back at the end. (An exchange may go on elsewhere meanwhile.)
 class Graph final : public stepc::DeviceGraph {
  public:
   void begin() override {
@@ -333,7 +350,8 @@ class Graph final : public stepc::DeviceGraph {
   }
   void end() override {
     g_recorded = nullptr;
-    Memory::instance().restore(std::exchange(before_, {}));
+    for (const auto& [from, to] : std::exchange(touched_, {})) Memory::instance().restore(before_, from, to);
+    before_.clear();
     at::Generator(at::detail::getDefaultCPUGenerator()).set_state(draws_);
   }
   void abandon() noexcept override {
@@ -348,6 +366,11 @@ class Graph final : public stepc::DeviceGraph {
     if (g_recorded != nullptr) g_recorded->calls_.push_back(std::move(run));
   }
   static bool is_recording() { return g_recorded != nullptr; }
+  // What is recorded may change these bytes, where kernels find them.
+  static void touch(const void* begin, size_t bytes) {
+    const auto* const at = static_cast<const char*>(begin);
+    if (g_recorded != nullptr && bytes > 0) g_recorded->touched_.emplace_back(at, at + bytes);
+  }
   static void refuse(bool reads_host) {
     TORCH_CHECK(g_recorded == nullptr || !reads_host, "operation not permitted when stream is capturing");
   }
@@ -356,9 +379,11 @@ class Graph final : public stepc::DeviceGraph {
   static thread_local Graph* g_recorded;
   std::vector<std::function<void()>> calls_;
   std::map<char*, std::string> before_;
+  std::vector<std::pair<const char*, const char*>> touched_;
   at::Tensor draws_;
 };
 thread_local Graph* Graph::g_recorded = nullptr;
+void touch(const void* begin, size_t bytes) { Graph::touch(begin, bytes); }
 
 // A generated kernel, run by the interpreter of its mapping. It gets what a device's kernel gets: where its buffers
 // begin, on the device.
@@ -373,6 +398,7 @@ class Program final : public stepc::DeviceProgram {
       check_aligned(arguments[k], kOfBuffers);
       const auto bytes = static_cast<size_t>(buffers[k].count * stepc::size_of(buffers[k].dtype));
       auto* const begin = static_cast<uint8_t*>(Memory::instance().seen_by_kernels(arguments[k]));
+      Graph::touch(begin, bytes);
       memory.emplace_back(begin, bytes);
     }
     check_aligned(arguments.back(), kOfScratch);

@@ -1,6 +1,7 @@
 // Which kernel runs what, as text, and how much scratch memory it needs.
 #include "kernels/kernel_choice.h"
 
+#include <algorithm>
 #include <array>
 
 #include <gtest/gtest.h>
@@ -8,6 +9,7 @@
 #include "base/check.h"
 #include "ir/alignment.h"
 #include "ops/op_def.h"
+#include "ops/rules/shape_rules.h"
 
 namespace stepc {
 namespace {
@@ -273,6 +275,46 @@ TEST(KernelChoice, ALosssScratchDependsOnItsGradients) {
       EXPECT_EQ(choose_kernel(node, inputs, kAmd, kThreads).scratch_bytes,
                 aligned(blocked::workspace_bytes(call, kThreads)) + copies);
     }
+}
+
+TEST(KernelChoice, AGpusLossRunsInChunks) {
+  constexpr Features kGpu{.sm = 90};
+  const auto choice = [&](int64_t tokens, size_t operands, bool frozen, DType gradient, DType dtype = DType::kBF16) {
+    std::vector<TensorLayout> inputs = {lying(dtype, {tokens, 16}, {20, 1}), lying(dtype, {50, 16}, {1, 50}),
+                                        dense(DType::kI64, {tokens})};
+    while (inputs.size() < operands) inputs.push_back(dense(wide(dtype), {tokens}));
+    return choose_kernel(loss(frozen, gradient), inputs, kGpu, 1);
+  };
+  const uint64_t logits = uint64_t{1024} * 50 * 2, sums = uint64_t{50} * 16 * 4;
+  const KernelChoice whole = choice(2500, 5, false, DType::kBF16);
+  EXPECT_EQ(text_of(whole), "loss, 2 programs | cuBLASLt and a row kernel, a chunk of tokens at a time");
+  EXPECT_EQ(whole.loss, (ChunkedLoss{1024, 0, 1}));
+  EXPECT_EQ(whole.scratch_bytes, logits + sums) << "the weight's gradient is summed in f32";
+  EXPECT_EQ(whole.programs[0].buffers[0].count, 1024 * 50);
+  EXPECT_EQ(whole.programs[1].buffers[0].count, 452 * 50);
+  const std::pair<uint32_t, uint32_t> in_place(0, 6);  // logits, targets, gradients of loss and sum; loss and sum
+  for (const LoopProgram& program : whole.programs)
+    EXPECT_NE(std::ranges::find(program.in_place, in_place), program.in_place.end()) << to_text(program);
+  EXPECT_EQ(choice(2500, 5, false, DType::kF32).scratch_bytes, logits) << "it is summed where it belongs";
+  EXPECT_EQ(choice(2500, 5, true, DType::kBF16).scratch_bytes, logits);
+  EXPECT_EQ(choice(2500, 3, false, DType::kBF16).scratch_bytes, logits) << "nothing has a gradient";
+  const KernelChoice even = choice(2048, 4, false, DType::kBF16);
+  EXPECT_EQ(even.loss, (ChunkedLoss{1024, 0, kNoProgram}));
+  EXPECT_EQ(even.programs.size(), 1U);
+  const KernelChoice one = choice(1000, 4, false, DType::kBF16);
+  EXPECT_EQ(one.loss, (ChunkedLoss{1000, 0, kNoProgram}));
+  EXPECT_EQ(one.scratch_bytes, aligned(1000 * 50 * 2)) << "one product is the weight's gradient";
+  EXPECT_EQ(one.workspace_bytes, uint64_t{32} << 20);
+  EXPECT_EQ(choice(0, 4, false, DType::kBF16).kind, KernelChoice::Kind::kAten);
+}
+
+TEST(KernelChoice, AGpusLossReadsWhatHasGapsAsACopy) {
+  const std::vector<TensorLayout> inputs = {lying(DType::kF32, {40, 16}, {1, 40}),
+                                            lying(DType::kF32, {50, 16}, {2, 100}), lying(DType::kI64, {40}, {2}),
+                                            lying(DType::kF32, {40}, {0})};
+  const KernelChoice choice = choose_kernel(loss(true), inputs, {.sm = 90}, 1);
+  EXPECT_EQ(choice.copied, (std::vector<uint32_t>{1, 2, 3}));
+  EXPECT_EQ(choice.scratch_bytes, 40U * 50 * 4 + aligned(50 * 16 * 4) + aligned(40 * 8) + aligned(40 * 4));
 }
 
 TEST(KernelChoice, OtherNodesAreATens) {

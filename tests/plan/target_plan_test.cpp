@@ -183,8 +183,40 @@ TEST(TargetPlan, AttentionAndLossOfGpusCountTheirScratch) {
       "{frozen=true, gradient_dtype=bf16, ignore_index=-100} | forward \"loss\"\nreturn %3\n");
   const Instruction one = find(loss, "linear_cross_entropy");
   EXPECT_EQ(one.why, "cuBLASLt and a row kernel, a chunk of tokens at a time");
-  EXPECT_EQ(scratch(loss, one), 2U * 1024 * 32000 + 2 * 4U * 1024 + 32 * kMiB);
+  EXPECT_EQ(one.scratch.bytes, 2U * 1024 * 32000 + 32 * kMiB);
+  EXPECT_EQ(one.kind, Instruction::Kind::kLoss);
+  ASSERT_TRUE(one.loss.has_value());
+  EXPECT_EQ(one.loss->tokens, 1024);
+  EXPECT_EQ(one.loss->last, kNoProgram);
   EXPECT_EQ(simulate(loss, named_target("h200")).entries.back().work, WorkClass::kLoss);
+}
+
+TEST(TargetPlan, MatmulsOfGpusComputeSums) {
+  const std::string products =
+      "input %0: bf16[4096, 512] = batch \"g\"\ninput %1: bf16[4096, 1024] = batch \"x\"\n"
+      "input %2: bf16[1024] = parameter \"bias\"\ninput %3: bf16[4096, 1024] = batch \"y\"\n"
+      "%4: bf16[512, 1024] = matmul(%0, %1) {transpose_a=true, transpose_b=false} | backward \"\"\n"
+      "%5: bf16[512, 1024] = matmul(%0, %3) {transpose_a=true, transpose_b=false} | backward \"\"\n";
+  const Schedule summed =
+      gpu_schedule(products +
+                   "%6: bf16[512, 1024] = add(%4, %5) | backward \"\"\n%7: bf16[512, 1024] = add(%6, %2) | "
+                   "backward \"\"\nreturn %7\n");
+  EXPECT_EQ(summed.count(Instruction::Kind::kGenerated), 1U) << "a bias that is added to a sum";
+  const auto added = std::ranges::find(summed.instructions, "matmul_add", &Instruction::op);
+  ASSERT_NE(added, summed.instructions.end()) << to_text(summed);
+  EXPECT_EQ(added->kind, Instruction::Kind::kOp);
+  EXPECT_EQ(added->why, "cuBLASLt, with beta = 1");
+  const auto place = [&](OperandId id) { return summed.buffers[summed.operands[id.index()].buffer.index()].offset; };
+  EXPECT_EQ(place(added->writes[0]), place(added->reads[0])) << "it is summed where the first product lies";
+  EXPECT_EQ(simulate(summed, named_target("h100")).entries[1].work, WorkClass::kMatmulLibrary);
+  const Schedule biased = gpu_schedule(
+      "input %0: bf16[4096, 512] = batch \"x\"\ninput %1: bf16[1024, 512] = parameter \"weight\"\n"
+      "input %2: bf16[1024] = parameter \"bias\"\n"
+      "%3: bf16[4096, 1024] = matmul(%0, %1) {transpose_a=false, transpose_b=true} | forward \"\"\n"
+      "%4: bf16[4096, 1024] = add(%3, %2) | forward \"\"\nreturn %4\n");
+  ASSERT_EQ(biased.instructions.size(), 1U) << to_text(biased);
+  EXPECT_EQ(biased.instructions[0].op, "matmul_bias");
+  EXPECT_EQ(biased.instructions[0].why, "cuBLASLt, with an epilogue");
 }
 
 TEST(TargetPlan, AGpusScheduleSaysItsDeviceAndReadsBack) {

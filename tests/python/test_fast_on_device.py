@@ -95,6 +95,35 @@ def test_a_learning_rate_that_changes(device):
     fast(device, "adamw", change=change)
 
 
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=["f32", "bf16"])
+def test_matmuls_compute_sums(device, dtype):
+    """Gradients of two micro-batches, and a bias with its relu."""
+    def losses(accelerates):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)).to(device, dtype)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+        def step(x, y):
+            total = 0
+            for one, other in zip(x.chunk(2), y.chunk(2)):
+                loss = nn.functional.mse_loss(model(one.to(dtype)).float(), other)
+                loss.backward()
+                total = total + loss.detach()
+            optimizer.step()
+            optimizer.zero_grad()
+            return total
+
+        called = stepc.accelerate(step, config=stepc.Config(device_kernels=True)) if accelerates else step
+        return torch.tensor([called(*batch(number, device)).item() for number in range(STEPS)]), called
+
+    (want, _), (have, called) = losses(False), losses(True)
+    tolerance = 1e-2 if dtype else 1e-5
+    torch.testing.assert_close(have, want, rtol=tolerance, atol=tolerance)
+    stats, text = called.stats, called.schedule_text()
+    assert stats["replays"] >= 3 and stats["recorded_replays"] == 0 and not stats["warnings"], called.report()
+    assert text.count(" op matmul_add ") == 2 and text.count(" op matmul_bias ") >= 2 and "relu=true" in text, text
+
+
 class Block(nn.Module):
     def __init__(self, width, dropout):
         super().__init__()
@@ -225,3 +254,109 @@ def test_what_no_graph_can_hold_replays_its_recorded_calls(device, caplog):
     stats = called.stats
     assert stats["replays"] >= 3 and stats["graph_nodes"] == stats["kernels"] == 0, called.report()
     assert caplog.text.count("the plan replays the recorded calls: aten::i0 works in the host's memory") == 1
+
+
+# ---- linear + cross-entropy
+
+LOSSES = {
+    "mean": {},
+    "sum": {"reduction": "sum"},
+    "smoothed": {"label_smoothing": 0.1},
+    "a class ignored": {"ignore_index": 3, "label_smoothing": 0.2},
+}
+
+
+class Labelled(nn.Module):
+    """A linear layer and its cross-entropy behind another layer. Targets begin where no kernel may read 16 bytes at once."""
+
+    def __init__(self, options, frozen=False):
+        super().__init__()
+        self.body, self.head = nn.Linear(16, 16), nn.Linear(16, 61, bias=False)
+        self.head.weight.requires_grad_(not frozen)
+        self.options = options
+
+    def forward(self, x, labels):
+        return nn.functional.cross_entropy(self.head(torch.tanh(self.body(x))).float(), labels[1:], **self.options)
+
+
+def labelled(tokens):
+    generator = torch.Generator().manual_seed(tokens)
+    x, labels = torch.randn(tokens, 16, generator=generator), torch.randint(61, (tokens + 1,), generator=generator)
+    labels[5:9] = -100
+    return x, labels
+
+
+def gradients(model, x, labels):
+    loss = model(x, labels)
+    loss.backward()
+    made = [loss.detach()] + [p.grad for p in model.parameters() if p.grad is not None]
+    for parameter in model.parameters():
+        parameter.grad = None
+    return made
+
+
+def distance(made, exact):
+    return [((one.detach().cpu().double() - other).norm() / other.norm()).item() for one, other in zip(made, exact, strict=True)]
+
+
+def check_loss(device, options, tokens, dtype, frozen=False):
+    x, labels = labelled(tokens)
+    if "ignore_index" in options:
+        labels[labels < 0] = 0
+    torch.manual_seed(0)
+    model = Labelled(options, frozen).to(dtype)
+    exact = Labelled(options, frozen).double()
+    exact.load_state_dict(model.state_dict())
+    want = gradients(exact, x.to(dtype).double(), labels)
+    model, x, labels = model.to(device), x.to(device, dtype), labels.to(device)
+    eager = distance(gradients(model, x, labels), want)
+    step = stepc.accelerate(lambda x, labels: gradients(model, x, labels), config=stepc.Config(device_kernels=True))
+    for _ in range(STEPS):
+        made = step(x, labels)
+    stats = step.stats
+    assert stats["replays"] >= 3 and stats["kernels"] > 0 and stats["recorded_replays"] == 0, step.report()
+    assert stats["plain_verifications"] >= 1 and not stats["warnings"], step.report()
+    for have, error in zip(distance(made, want), eager, strict=True):
+        assert have <= 2 * error + 1e-6, (have, error)
+    return step
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
+@pytest.mark.parametrize("options", LOSSES.values(), ids=LOSSES)
+def test_a_loss_in_chunks(device, options, dtype):
+    """Logits of 1,024 tokens at a time; the last chunk is shorter."""
+    step = check_loss(device, options, 2 * 1024 + 76, dtype)
+    text = step.schedule_text()
+    assert " loss linear_cross_entropy " in text and " chunks 1024 programs " in text, text
+    if dtype == torch.float32:
+        assert step.stats["unplanned_allocations"] == 0, step.report()
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["trained", "frozen"])
+def test_a_loss_in_one_chunk(device, frozen):
+    assert " chunks 40 programs " in check_loss(device, {}, 40, torch.bfloat16, frozen).schedule_text()
+
+
+def test_a_loss_without_gradients(device):
+    torch.manual_seed(0)
+    model = Labelled({}).to(device)
+    x, labels = (one.to(device) for one in labelled(1024 + 40))
+
+    def step(x, labels):
+        with torch.no_grad():
+            return model(x, labels)
+
+    called = stepc.accelerate(step, config=stepc.Config(device_kernels=True, device_graphs=True))
+    losses = torch.stack([called(x, labels) for _ in range(STEPS)]).cpu()
+    assert " chunks 1024 programs " in called.schedule_text() and called.stats["recorded_replays"] == 0, called.report()
+    torch.testing.assert_close(losses, step(x, labels).cpu().expand(STEPS))
+
+
+def test_the_plan_for_a_card_has_the_loss_that_runs(device):
+    step = check_loss(device, {}, 1100, torch.bfloat16)
+    line = next(one for one in step.schedule_text().splitlines() if " loss linear_cross_entropy " in one)
+    planned = next(one for one in step.schedule_text(target="h100").splitlines() if " loss linear_cross_entropy " in one)
+    chunks = [one[one.index(" chunks ") :].split(" programs ")[0] for one in (line, planned)]
+    scratch = [int(one.split(" scratch ")[1].split()[0]) for one in (line, planned)]
+    assert chunks == [" chunks 1024"] * 2
+    assert scratch[0] == 1024 * 61 * 2 + 61 * 16 * 4 and scratch[1] == scratch[0] + (32 << 20), scratch

@@ -35,7 +35,7 @@ i1: matmul mm.mm.add (%0, %1, %0, %3) -> (%2, %4) product 0^T x 1^T, 2 epilogues
 i2: generated exp (%0) -> (%2) program 0 | forward ""
 i3: op sum (%0) -> (%4) {dims=[1], dtype=bf16, keep=true, value=0.5} | forward "a \"b\""
 i4: attention attention (%0, %0, %0) -> (%2) | forward ""
-i5: loss linear_cross_entropy (%0) -> (%2) | forward ""
+i5: loss linear_cross_entropy (%0) -> (%2) chunks 1024 programs 0, none | forward ""
 i6: copy "" (%0) -> (%2) | update ""
 i7: guard "" () -> () number 1 expects true | update ""
 i8: guard "" (%3) -> () | update ""

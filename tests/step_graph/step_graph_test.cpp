@@ -65,8 +65,9 @@ TEST_P(StepGraph, InterpretedAgreesWithEager) {
 
   RunOptions options;
   options.verify = true;
-  options.without = {"decompose",         "propagate_shardings", "partition",         "find_documents", "recompute",
-                     "merge_collectives", "cut_exchanges",       "split_collectives", "fuse",           "order"};
+  options.without = {
+      "decompose",     "propagate_shardings", "partition",   "find_documents", "recompute", "merge_collectives",
+      "cut_exchanges", "split_collectives",   "sum_matmuls", "fuse",           "order"};
   const Graph simpler = run_passes(graph, options).graph;
   EXPECT_LE(error_of(simpler, step, true), 2e-6);
   EXPECT_LT(simpler.nodes.size(), step.trace.calls.size()) << "fewer nodes than the step has calls";

@@ -77,6 +77,10 @@ void refuse_groups(PlannedGraph& planned, const RefusedPrograms& refused) {
       if (found != refused.why.end()) planned.options.refused.emplace(planned.plan.group_of[i], found->second);
     };
     refuse(schedule.instructions[i].program);
+    if (const auto& loss = schedule.instructions[i].loss) {
+      refuse(loss->program);
+      refuse(loss->last);
+    }
     if (!schedule.instructions[i].matmul) continue;
     for (uint32_t epilogue : schedule.instructions[i].matmul->epilogue_programs) refuse(epilogue);
   }
@@ -176,14 +180,14 @@ Compiled compile_exact(const Trace& trace, int threads, bool device_graphs) {
 //   fast    Trace --functionalise--> Graph --passes--> Graph --from_graph--> Schedule --bind--> Executor
 // Where no code can be generated for a group, its nodes run one by one: that is another Schedule.
 Compiled compile_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options,
-                      const std::shared_ptr<Ranks>& ranks, bool device_graphs) {
+                      const std::shared_ptr<Ranks>& ranks) {
   const auto begin = Clock::now();
   PlannedGraph planned = plan_fast(trace, kernels, options);
   Compiled compiled;
   while (compiled.executor == nullptr) {
     verify(planned.plan.schedule);
     try {
-      compiled.executor = std::make_unique<Executor>(planned.plan.schedule, &kernels, ranks, device_graphs);
+      compiled.executor = std::make_unique<Executor>(planned.plan.schedule, &kernels, ranks, options.device_graphs);
     } catch (const RefusedPrograms& refused) {
       const size_t before = planned.options.refused.size();
       refuse_groups(planned, refused);

@@ -20,6 +20,7 @@ struct CompileOptions {
   MemoryBudget budget = {};
   Strategy strategy = {};             // fast mode: of one rank's step in its mesh; no mesh: of one device
   std::optional<Fp8Recipe> fp8 = {};  // fast mode: linear layers multiply in float8
+  bool device_graphs = false;         // a device runs what it can at one launch
   // Planned instead of the trace, which is then ignored: a function cut out of one rank's step (passes/stages). Must
   // outlive everything that is made from it.
   const Graph* function = nullptr;
@@ -42,7 +43,7 @@ struct Compiled {
 Compiled compile_exact(const Trace& trace, int threads, bool device_graphs);
 // `ranks`: the ranks of the strategy's mesh.
 Compiled compile_fast(const Trace& trace, KernelSources& kernels, const CompileOptions& options,
-                      const std::shared_ptr<Ranks>& ranks = nullptr, bool device_graphs = false);
+                      const std::shared_ptr<Ranks>& ranks = nullptr);
 // The plain Graph: as in `fast` mode, but one ATen call a node. Without a limit nothing is fused and nothing is
 // recomputed. On a mesh it is one rank's, with collectives, and its inputs and results are the same parts as those of
 // `fused`.

@@ -60,6 +60,7 @@ CompileOptions Plan::compile_options() const {
   CompileOptions options{options_.known.target, options_.budget};
   options.target.threads = options_.threads;
   options.fp8 = options_.fp8;
+  options.device_graphs = options_.device_graphs;
   return options;
 }
 
@@ -69,7 +70,7 @@ void Plan::compile_graph() {
     return;
   }
   try {
-    Compiled compiled = compile_fast(trace_, *options_.kernels, compile_options(), nullptr, options_.device_graphs);
+    Compiled compiled = compile_fast(trace_, *options_.kernels, compile_options());
     weighed_ = compiled.weighed;
     if (is_virtual()) fused_ = std::move(compiled.graph);
     fast_ = variant_of(std::move(compiled));

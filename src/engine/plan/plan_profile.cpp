@@ -12,8 +12,9 @@ std::string_view kernel_of(const Instruction& instruction) {
       return "generated";
     case Instruction::Kind::kMatmul:
     case Instruction::Kind::kAttention:
-    case Instruction::Kind::kLoss:
       return "blocked";
+    case Instruction::Kind::kLoss:
+      return instruction.loss ? "ATen" : "blocked";
     case Instruction::Kind::kCollective:
       return "ranks";
     default:

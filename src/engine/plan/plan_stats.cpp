@@ -20,7 +20,7 @@ void count_plan(Stats& stats, const Program& program, const Plan& plan, const st
     stats.graph_nodes = graph->nodes;
     stats.kernels =
         static_cast<uint64_t>(std::ranges::count_if(plan.schedule().instructions, [](const Instruction& instruction) {
-          return instruction.kind == Instruction::Kind::kGenerated ||
+          return instruction.kind == Instruction::Kind::kGenerated || instruction.loss ||
                  (instruction.matmul && !instruction.matmul->epilogue_programs.empty());
         }));
     stats.opaque_calls = graph->opaque;

@@ -166,6 +166,7 @@ void RankStep::add_plan(VirtualPlan captured, const StepInput& input) {
   options.budget = budget_;
   options.strategy = strategy_;
   options.fp8 = config_.fp8;
+  options.device_graphs = config_.device_graphs;
   Entry plan;
   plan.is_path = captured.is_path;
   if (pipeline_ != Pipeline()) {

@@ -117,7 +117,7 @@ void RankProgram::supply(CallId call, size_t arg, const c10::IValue& number) {
 
 bool RankProgram::must_verify() const {
   if (verify_.kind == Verify::Kind::kOff || is_plain_) return false;
-  return !is_verified_ ||
+  return !is_verified_ || (compiled_.executor->has_tried_graphs() && !has_verified_graphs_) ||
          (verify_.kind == Verify::Kind::kEvery && replays_ % static_cast<uint64_t>(verify_.interval) == 0);
 }
 
@@ -137,6 +137,7 @@ void RankProgram::verify(const std::vector<at::Tensor>& batch) {
   verified_.seconds += seconds_since(begin);
   verified_.with = verdict.with;
   is_verified_ = verdict.is_decided;
+  has_verified_graphs_ = verdict.is_decided && compiled_.executor->has_tried_graphs();
   if (verdict.compared && verdict.is_decided) ++verified_.count;
   if (!verdict.difference.empty()) {
     USER_CHECK(!verdict.is_transient,

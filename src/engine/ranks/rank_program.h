@@ -86,6 +86,7 @@ class RankProgram {
   Compiled plain_;         // kept where it is compared with again
   bool is_plain_ = false;  // compiled_ is the plain Graph's
   bool is_verified_ = false;
+  bool has_verified_graphs_ = false;  // what the device launches at once
   std::map<std::pair<CallId, size_t>, c10::IValue> supplied_;
   std::optional<GeneratorSnapshot> before_run_;  // the generator, of a run that has paused
   MemoryCounts measured_;

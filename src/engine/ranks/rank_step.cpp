@@ -273,7 +273,9 @@ void RankStep::count_replay(Entry& plan, const StepResult& result) {
   const MemoryCounts& memory = result.memory;
   stats_.served_allocations = memory.served;
   stats_.unplanned_allocations += memory.unplanned;
-  stats_.measured_peak_bytes = memory.arena_peak_bytes + memory.kept_bytes + memory.unplanned_bytes;
+  stats_.device_graphs = memory.device_graphs;
+  const uint64_t measured = memory.arena_peak_bytes + memory.kept_bytes + memory.unplanned_bytes;
+  stats_.measured_peak_bytes = memory.device_graphs > 0 ? std::max(stats_.measured_peak_bytes, measured) : measured;
 }
 
 // Supplies the optimizers' numbers of this call. Returns why they do not fit the plan, empty if they do.
@@ -413,10 +415,18 @@ KnownTarget RankStep::target() const {
   return known;
 }
 
+KnownTarget RankStep::target_of(const Schedule& schedule) const {
+  return schedule.device.empty() ? target() : target_of_device(schedule.device);
+}
+
 std::optional<Prediction> RankStep::prediction() const {
-  if (latest() == nullptr || !latest()->schedule().device.empty()) return std::nullopt;  // rates are the CPU's
-  if (plans_.front().staged) return Prediction{plans_.front().staged->predicted_seconds(), known_.is_calibrated};
-  return predict(latest()->schedule(), target());
+  if (latest() == nullptr) return std::nullopt;
+  const Schedule& schedule = latest()->schedule();
+  const KnownTarget known = target_of(schedule);
+  if (!is_priced(schedule, known)) return std::nullopt;
+  if (!plans_.front().staged) return predict(schedule, known);
+  if (!schedule.device.empty()) return std::nullopt;  // its stages are priced by rates of CPUs
+  return Prediction{plans_.front().staged->predicted_seconds(), known_.is_calibrated};
 }
 
 std::optional<Target> RankStep::weighed_with() const {
@@ -432,7 +442,7 @@ std::optional<Profile> RankStep::finish_profile() {
     for (const RankProgram* program : programs_of(plans_.front())) {
       const auto timed = staged_times_.find(program);
       if (timed == staged_times_.end()) continue;
-      const Profile one = profile_of(program->schedule(), Mode::kFast, timed->second, target());
+      const Profile one = profile_of(program->schedule(), Mode::kFast, timed->second, target_of(program->schedule()));
       if (profile)
         profile->append(one);
       else
@@ -440,7 +450,7 @@ std::optional<Profile> RankStep::finish_profile() {
     }
     return profile;
   }
-  return profile_of(latest()->schedule(), Mode::kFast, *times, target());
+  return profile_of(latest()->schedule(), Mode::kFast, *times, target_of(latest()->schedule()));
 }
 
 std::string RankStep::report() const {

@@ -182,6 +182,7 @@ class RankStep {
   static std::vector<const RankProgram*> programs_of(const Entry& plan);
   static const RankProgram& largest_of(const Entry& plan);
   [[nodiscard]] KnownTarget target() const;
+  [[nodiscard]] KnownTarget target_of(const Schedule& schedule) const;  // what its instructions are priced with
   // For messages.
   [[nodiscard]] std::string_view where() const { return ranks_->ranks() > 1 ? "on ranks" : "in micro-batches"; }
 

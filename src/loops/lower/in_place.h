@@ -10,7 +10,7 @@
 namespace stepc {
 
 // (input, output) buffers: as large, and the input is read only where, and in the sweep in which, the output is
-// written.
-std::vector<std::pair<uint32_t, uint32_t>> in_place_pairs(const LoopProgram& program);
+// written; with `earlier_sweeps` in those before it too.
+std::vector<std::pair<uint32_t, uint32_t>> in_place_pairs(const LoopProgram& program, bool earlier_sweeps = false);
 
 }  // namespace stepc

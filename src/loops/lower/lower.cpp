@@ -43,7 +43,7 @@ class Lowering {
     write_rest();
     if (only_check_) return {};
     if (program_.phases.empty()) write_nothing();
-    program_.in_place = in_place_pairs(program_);
+    program_.in_place = in_place_pairs(program_, limits_.earlier_sweeps);
     return std::move(program_);
   }
 

@@ -19,6 +19,7 @@ std::string why_no_loops(const Graph& group, Together together = Together::kConn
 struct LoopLimits {
   int64_t chunks = 64;            // of a sum over all rows: no more than the machine has use for
   int64_t local_bytes = 1 << 16;  // of a row's costly elements; longer rows compute them again
+  bool earlier_sweeps = false;    // read what the last sweep over a row may replace in its place
 };
 
 // Buffers: the group's inputs (with their strides and offsets), then its outputs (with their strides). UserError with

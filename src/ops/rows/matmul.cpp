@@ -106,44 +106,113 @@ double flops_matmul(const OpCall& call, const std::vector<TensorType>& results) 
   return 2 * count_of(results[0]) * static_cast<double>(sizes_of(call).k);
 }
 
+// ---- sums: what is added, then the operands
+
+OpCall product_of(const OpCall& call) { return {{call.in(1), call.in(2)}, call.attrs}; }
+
+std::vector<TensorType> infer_matmul_add(const OpCall& call) {
+  const std::vector<TensorType> product = infer_matmul(product_of(call));
+  INTERNAL_CHECK(product[0].shape.size() == 2 && call.in(0) == product[0], "{} added to a product of {}",
+                 to_text(call.in(0)), to_text(product[0]));
+  return product;
+}
+std::vector<TensorType> infer_matmul_bias(const OpCall& call) {
+  const std::vector<TensorType> product = infer_matmul(product_of(call));
+  const bool is_row = product[0].shape.size() == 2 && call.in(0) == typed(product[0].dtype, {product[0].shape[1]});
+  INTERNAL_CHECK(is_row, "{} added to each row of a product of {}", to_text(call.in(0)), to_text(product[0]));
+  return product;
+}
+
+TensorId sum_of(GraphBuilder& b, const std::vector<TensorId>& in, const Attrs& attrs) {
+  const DType acc = wide(b.dtype(in[0]));
+  const TensorId product =
+      b.add("matmul", {b.cast(in[1], acc), b.cast(in[2], acc)},
+            {{"transpose_a", attrs.get<bool>("transpose_a")}, {"transpose_b", attrs.get<bool>("transpose_b")}});
+  return b.add("add", {product, b.cast(in[0], acc)});
+}
+std::vector<TensorId> decompose_matmul_add(GraphBuilder& b, const std::vector<TensorId>& in, const Attrs& attrs) {
+  return {b.cast(sum_of(b, in, attrs), b.dtype(in[0]))};
+}
+std::vector<TensorId> decompose_matmul_bias(GraphBuilder& b, const std::vector<TensorId>& in, const Attrs& attrs) {
+  const TensorId sum = sum_of(b, in, attrs);
+  return {b.cast(attrs.get<bool>("relu") ? b.add("relu", {sum}) : sum, b.dtype(in[0]))};
+}
+
+double flops_matmul_sum(const OpCall& call, const std::vector<TensorType>& results) {
+  return flops_matmul(product_of(call), results) + count_of(results[0]);
+}
+
 }  // namespace
 
 OpFamily matmul_ops() {
-  return {"matmul",
-          "Products of matrices; sums are kept in f32 for bf16 and f16.",
-          {{"matmul",
-            "(batch..., m, k) x (batch..., k, n); transpose_a and transpose_b: the last two dimensions are swapped",
-            2,
-            2,
-            1,
-            {{"transpose_a", AttrKind::kBool, AttrValue(false)}, {"transpose_b", AttrKind::kBool, AttrValue(false)}},
-            static_cast<uint32_t>(Trait::kContraction),
-            infer_matmul,
-            shard_matmul,
-            flops_matmul,
-            nullptr,
-            nullptr,
-            nullptr,
-            {},
-            OwnKernel::kMatmul},
-           {"scaled_matmul",
-            "(a, b, scales of a's rows (m or 1, 1), scales of b's columns (1, n or 1)): of float8 matrices the f32 "
-            "product of their values, times the scales, as `dtype`",
-            4,
-            4,
-            1,
-            {{"transpose_a", AttrKind::kBool, AttrValue(false)},
-             {"transpose_b", AttrKind::kBool, AttrValue(false)},
-             {"dtype", AttrKind::kDType, {}}},
-            Trait::kComposite | Trait::kContraction,
-            infer_scaled_matmul,
-            shard_scaled_matmul,
-            flops_matmul,
-            nullptr,
-            decompose_scaled_matmul,
-            nullptr,
-            {},
-            OwnKernel::kScaledMatmul}}};
+  return {
+      "matmul",
+      "Products of matrices; sums are kept in f32 for bf16 and f16.",
+      {{"matmul",
+        "(batch..., m, k) x (batch..., k, n); transpose_a and transpose_b: the last two dimensions are swapped",
+        2,
+        2,
+        1,
+        {{"transpose_a", AttrKind::kBool, AttrValue(false)}, {"transpose_b", AttrKind::kBool, AttrValue(false)}},
+        static_cast<uint32_t>(Trait::kContraction),
+        infer_matmul,
+        shard_matmul,
+        flops_matmul,
+        nullptr,
+        nullptr,
+        nullptr,
+        {},
+        OwnKernel::kMatmul},
+       {"scaled_matmul",
+        "(a, b, scales of a's rows (m or 1, 1), scales of b's columns (1, n or 1)): of float8 matrices the f32 "
+        "product of their values, times the scales, as `dtype`",
+        4,
+        4,
+        1,
+        {{"transpose_a", AttrKind::kBool, AttrValue(false)},
+         {"transpose_b", AttrKind::kBool, AttrValue(false)},
+         {"dtype", AttrKind::kDType, {}}},
+        Trait::kComposite | Trait::kContraction,
+        infer_scaled_matmul,
+        shard_scaled_matmul,
+        flops_matmul,
+        nullptr,
+        decompose_scaled_matmul,
+        nullptr,
+        {},
+        OwnKernel::kScaledMatmul},
+       {"matmul_add",
+        "(c, a, b): c and the product of the matrices a and b",
+        3,
+        3,
+        1,
+        {{"transpose_a", AttrKind::kBool, AttrValue(false)}, {"transpose_b", AttrKind::kBool, AttrValue(false)}},
+        Trait::kComposite | Trait::kContraction | Trait::kOverwrites,
+        infer_matmul_add,
+        nullptr,
+        flops_matmul_sum,
+        nullptr,
+        decompose_matmul_add,
+        nullptr,
+        {},
+        OwnKernel::kMatmulSum},
+       {"matmul_bias",
+        "(c, a, b): the product of the matrices a and b, with c added to each row; `relu`: and what is below 0 as 0",
+        3,
+        3,
+        1,
+        {{"transpose_a", AttrKind::kBool, AttrValue(false)},
+         {"transpose_b", AttrKind::kBool, AttrValue(false)},
+         {"relu", AttrKind::kBool, AttrValue(false)}},
+        Trait::kComposite | Trait::kContraction,
+        infer_matmul_bias,
+        nullptr,
+        flops_matmul_sum,
+        nullptr,
+        decompose_matmul_bias,
+        nullptr,
+        {},
+        OwnKernel::kMatmulSum}}};
 }
 
 }  // namespace stepc

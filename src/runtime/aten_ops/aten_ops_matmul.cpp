@@ -61,6 +61,27 @@ Tensors matmul(const Tensors& x, const Attrs& attrs, const Types&) {
   return {has_no_kernel_for(left) ? widened_matmul(left, right) : at::matmul(left, right)};
 }
 
+std::pair<Tensor, Tensor> operands_of_sum(const Tensors& x, const Attrs& attrs) {
+  return {attrs.get<bool>("transpose_a") ? x[1].mT() : x[1], attrs.get<bool>("transpose_b") ? x[2].mT() : x[2]};
+}
+void matmul_add(const Tensor& target, const Tensors& x, const Attrs& attrs) {
+  const auto [left, right] = operands_of_sum(x, attrs);
+  Tensor to = target;
+  if (has_no_kernel_for(left))
+    to.add_(mm_in_blocks(left, right));
+  else
+    at::addmm_out(to, to, left, right);
+}
+Tensors matmul_bias(const Tensors& x, const Attrs& attrs, const Types&) {
+  const auto [left, right] = operands_of_sum(x, attrs);
+  const bool relu = attrs.get<bool>("relu");
+  if (has_no_kernel_for(left)) {
+    Tensor sum = mm_in_blocks(left, right).add_(x[0]);
+    return {relu ? sum.relu_() : sum};
+  }
+  return {relu ? at::_addmm_activation(x[0], left, right) : at::addmm(x[0], left, right)};
+}
+
 // A GPU's kernel needs both operands with the summed dimension innermost; the CPU has no kernel for all of these
 // layouts.
 Tensors scaled_matmul(const Tensors& x, const Attrs& attrs, const Types& types) {
@@ -153,10 +174,8 @@ Tensor random(const Tensors& x, const Attrs& attrs, const TensorType& type, cons
 
 const OverwritingOps& index_overwriting_ops() {
   static const OverwritingOps kOps = {
-      {"scatter", scatter},
-      {"scatter_add", scatter_add},
-      {"put", put},
-      {"put_add", put_add},
+      {"scatter", scatter}, {"scatter_add", scatter_add}, {"put", put},
+      {"put_add", put_add}, {"matmul_add", matmul_add},
   };
   return kOps;
 }
@@ -193,7 +212,12 @@ Tensor mm_in_blocks(const Tensor& left, const Tensor& right) {
 
 const AtenOps& matmul_aten_ops() {
   static const AtenOps kOps = {
-      {"matmul", matmul}, {"scaled_matmul", scaled_matmul}, {"gather", gather}, {"take", take}, {"sort", sort},
+      {"matmul", matmul},
+      {"scaled_matmul", scaled_matmul},
+      {"matmul_bias", matmul_bias},
+      {"gather", gather},
+      {"take", take},
+      {"sort", sort},
   };
   return kOps;
 }

@@ -73,6 +73,7 @@ std::unique_ptr<BoundKernel> bind_nodes(const Instruction& instruction, const Ke
 std::unique_ptr<BoundKernel> bind_matmul(const Instruction& instruction, const KernelParts& parts);
 std::unique_ptr<BoundKernel> bind_attention(const Instruction& instruction, const KernelParts& parts);
 std::unique_ptr<BoundKernel> bind_loss(const Instruction& instruction, const KernelParts& parts);
+std::unique_ptr<BoundKernel> bind_chunked_loss(const Instruction& instruction, const KernelParts& parts);
 std::unique_ptr<BoundKernel> bind_op(const Instruction& instruction, const KernelParts& parts);
 std::unique_ptr<BoundKernel> bind_aten(const Instruction& instruction, const KernelParts& parts);
 std::unique_ptr<BoundKernel> bind_collective(const Instruction& instruction, const KernelParts& parts);

@@ -110,6 +110,7 @@ CompileOptions RankLearner::compile_options() const {
   options.budget = parse_memory_budget(config_.memory.budget);
   options.strategy = strategy_;
   options.fp8 = config_.train.fp8();
+  options.device_graphs = true;
   return options;
 }
 
@@ -215,13 +216,17 @@ void RankLearner::note_run_of(const RankProgram& program) {
   running_ = &program;
 }
 
+KnownTarget RankLearner::priced_with() const {
+  return device_.is_cpu() ? machine_.known : target_of_device(device_.str());
+}
+
 std::optional<Profile> RankLearner::finish_profile() {
   is_timed_ = false;
   std::optional<Profile> profile;
   for (const RankProgram* program : step_programs()) {
     const auto times = timed_.find(program);
     if (times == timed_.end()) continue;
-    Profile one = profile_of(program->schedule(), Mode::kFast, times->second, machine_.known);
+    Profile one = profile_of(program->schedule(), Mode::kFast, times->second, priced_with());
     if (profile)
       profile->append(one);
     else
@@ -438,6 +443,7 @@ Stats RankLearner::stats() const {
         std::max(stats.measured_peak_bytes, measured.arena_peak_bytes + measured.kept_bytes + measured.unplanned_bytes);
     stats.planned_peak_bytes = std::max(stats.planned_peak_bytes, program->schedule().peak_bytes());
     stats.unplanned_allocations += measured.unplanned;
+    stats.device_graphs = std::max(stats.device_graphs, measured.device_graphs);
     stats.planning_seconds += program->planning_seconds();
     ++stats.plans;
     count_verified(stats, program->verified());
@@ -486,10 +492,15 @@ std::string RankLearner::report(const std::optional<Prediction>& /*told*/) const
 }
 
 std::optional<Prediction> RankLearner::prediction() const {
-  if (programs_.empty() || !device_.is_cpu()) return std::nullopt;  // rates are the CPU's
+  if (programs_.empty()) return std::nullopt;
   const Programs& programs = programs_.rbegin()->second;
-  if (programs.staged != nullptr) return Prediction{programs.staged->predicted_seconds(), machine_.known.is_calibrated};
-  return predict(programs.whole->schedule(), machine_.known);
+  if (programs.staged != nullptr) {
+    if (!device_.is_cpu()) return std::nullopt;  // its stages are priced by rates of CPUs
+    return Prediction{programs.staged->predicted_seconds(), machine_.known.is_calibrated};
+  }
+  const Schedule& schedule = programs.whole->schedule();
+  const KnownTarget known = priced_with();
+  return is_priced(schedule, known) ? std::optional(predict(schedule, known)) : std::nullopt;
 }
 
 std::optional<Target> RankLearner::weighed_with() const {
