@@ -40,9 +40,11 @@ bool is_priced(const Schedule& schedule, const KnownTarget& known) {
   return schedule.device.empty() || known.target.gpu.has_value();
 }
 
-Timeline timeline_of(Schedule schedule, const KnownTarget& known) {
-  if (known.target.gpu) schedule.features = known.target.features;
-  return simulate(schedule, known.target);
+Timeline timeline_of(const Schedule& schedule, const KnownTarget& known) {
+  if (!known.target.gpu) return simulate(schedule, known.target);
+  Schedule on_card = schedule;
+  on_card.features = known.target.features;
+  return simulate(on_card, known.target);
 }
 
 Prediction predict(const Schedule& schedule, const KnownTarget& known) {

@@ -35,7 +35,7 @@ KnownTarget known_target(const Config& config, const Features& features, int thr
 // Whether that machine is of the kind that runs the Schedule: a GPU where it is a device's.
 bool is_priced(const Schedule& schedule, const KnownTarget& known);
 // simulate(), of recorded calls too, which are planned for no kind of machine.
-Timeline timeline_of(Schedule schedule, const KnownTarget& known);
+Timeline timeline_of(const Schedule& schedule, const KnownTarget& known);
 Prediction predict(const Schedule& schedule, const KnownTarget& known);
 
 // "from this machine's rates"

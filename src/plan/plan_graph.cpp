@@ -346,6 +346,13 @@ PlanGraphOptions with_documents(PlanGraphOptions options) {
 
 }  // namespace
 
+std::string_view weighed_by_rates(const Strategy& strategy, const MemoryBudget& budget) {
+  if (strategy.overlap_bytes) return "overlap = true";
+  if (budget.kind == MemoryBudget::Kind::kAuto) return "the memory budget \"auto\"";
+  if (strategy.mesh.find("cp") && strategy.context == Context::kByPrice) return "context = \"auto\"";
+  return {};
+}
+
 PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGraphOptions& given) {
   const PlanGraphOptions options = with_documents(given);
   const Strategy& strategy = options.passes.settings.strategy;

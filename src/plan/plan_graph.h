@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "cost/target.h"
@@ -62,6 +63,9 @@ struct PlannedGraph {
   std::optional<AutoBudget> weighed = {};
   Context context = Context::kGather;  // the strategy's, or the chosen one
 };
+
+// What of a rank's plan is chosen by its Target's rates, as a setting and its value; empty: nothing.
+std::string_view weighed_by_rates(const Strategy& strategy, const MemoryBudget& budget);
 
 // `captured`: the result of functionalise(). `trace`: its source, which must outlive the result. Without a trace
 // (nullptr), and for a rank's part of it, eager's memory is unknown, and only a budget bounds the plan. A plan that

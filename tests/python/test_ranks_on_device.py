@@ -85,9 +85,9 @@ def test_a_whole_step_goes_on_from_a_checkpoint_elsewhere(on_cpu, there, build_d
 def test_what_runs_on_cpus_alone_is_one_line(there):
     for rank in there[1]:
         for kind, words in (("in stages", "steps run in stages"), ("in micro-batches", "steps run in micro-batches"),
-                            ("auto", 'parallel="auto" weighs steps'), ("overlap", "overlap=True weighs orders"),
-                            ("context", 'context="auto" weighs ways of attention'),
-                            ("budget", 'memory_budget="auto" weighs plans')):
+                            ("auto", 'parallel = "auto" weighs by rates'), ("overlap", "overlap = true weighs by rates"),
+                            ("context", 'context = "auto" weighs by rates'),
+                            ("budget", 'the memory budget "auto" weighs by rates')):
             assert f"{words} on the CPU alone" in rank[kind] and len(rank[kind].splitlines()) == 1, rank[kind]
 
 

@@ -6,9 +6,9 @@
 
 #include <fmt/ranges.h>
 
-#include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include "aten/generator_snapshot.h"
 #include "aten/virtual_memory.h"
 #include "base/check.h"
 #include "base/files.h"
@@ -24,8 +24,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kStateFile = "optimizer.safetensors";
-
-at::Generator default_generator() { return at::globalContext().defaultGenerator(at::kCPU); }
 
 bool is_in(const std::vector<OwnedKey>& keys, const OwnedKey& key) {
   return std::ranges::find(keys, key) != keys.end();
@@ -97,7 +95,7 @@ void SavedProgram::check(const Program& program, const std::vector<OwnedKey>& be
 void SavedProgram::load_generator() const {
   const TensorFiles::Tensor* state = state_.find(kGeneratorState);
   USER_CHECK(state != nullptr, "{}: the generator's state is missing", directory_.string());
-  default_generator().set_state(read_tensor(state_, *state));
+  default_generator_of(at::kCPU).set_state(read_tensor(state_, *state));
 }
 
 Checkpoint find_checkpoint(const fs::path& from) {
@@ -147,7 +145,7 @@ fs::path save_program(Program& program, const fs::path& output, int64_t number, 
                name_of(one.key.owner), one.key.key);
     (!one.is_of_model ? state : is_kept(one) ? kept : trained).emplace_back(one.key.key, one.tensor);
   }
-  state.emplace_back(kGeneratorState, default_generator().get_state());
+  state.emplace_back(kGeneratorState, default_generator_of(at::kCPU).get_state());
   CheckpointWriter writer(output, {.step = number});
   SharingFiles sharing(system_files(), newest_directory(output));
   save_model_parts(writer.path(), {kept, trained}, sharing);

@@ -40,16 +40,12 @@ void check_memory_of(const Program& program, const Config& config) {
 }
 
 // What ranks do on the CPU alone, where its rates are known; empty: nothing of it is asked for.
-std::string_view on_cpus_alone(const Strategy& strategy, const Pipeline& pipeline, const MemoryBudget& budget,
-                               bool is_searched) {
-  if (is_searched) return "parallel=\"auto\" weighs steps";
+std::string on_cpus_alone(const Strategy& strategy, const Pipeline& pipeline, const MemoryBudget& budget,
+                          bool is_searched) {
   if (pipeline.ranks > 1) return "steps run in stages";
   if (pipeline != Pipeline()) return "steps run in micro-batches";
-  if (strategy.overlap_bytes) return "overlap=True weighs orders";
-  if (budget.kind == MemoryBudget::Kind::kAuto) return "memory_budget=\"auto\" weighs plans";
-  if (strategy.mesh.find("cp") && strategy.context == Context::kByPrice)
-    return "context=\"auto\" weighs ways of attention";
-  return {};
+  const std::string_view weighed = is_searched ? "parallel = \"auto\"" : weighed_by_rates(strategy, budget);
+  return weighed.empty() ? std::string() : str("{} weighs by rates", weighed);
 }
 
 // How often a step is captured again because its program has other parts than were known before.
@@ -155,7 +151,7 @@ void RankStep::capture(const StepInput& input, const StepOnFn& step, const Numbe
 
 void RankStep::add_plan(VirtualPlan captured, const StepInput& input) {
   const std::string& device = captured.trace.device;
-  const std::string_view on_cpus = on_cpus_alone(strategy_, pipeline_, budget_, is_open_);
+  const std::string on_cpus = on_cpus_alone(strategy_, pipeline_, budget_, is_open_);
   USER_CHECK(device.empty() || on_cpus.empty(), "this step has its tensors on {}, and {} on the CPU alone", device,
              on_cpus);
   agree_on_machine();

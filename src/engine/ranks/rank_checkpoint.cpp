@@ -1,9 +1,9 @@
 // A checkpoint of a step on ranks: the program's tensors by their keys, in slices.
 #include <optional>
 
-#include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include "aten/generator_snapshot.h"
 #include "aten/virtual_memory.h"
 #include "base/check.h"
 #include "base/files.h"
@@ -72,7 +72,7 @@ void ProgramParts::write_own_slices(const std::filesystem::path& directory, File
                  name_of(one.key.owner), one.key.key);
     }
   }
-  whole[1].emplace_back(kGeneratorState, at::globalContext().defaultGenerator(at::kCPU).get_state());
+  whole[1].emplace_back(kGeneratorState, default_generator_of(at::kCPU).get_state());
   for (const size_t which : {0, 1}) {
     SavedSlices slices = slices_of(state_, in_parts[which]);
     NamedTensors tensors = windows(state_, slices);

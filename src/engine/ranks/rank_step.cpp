@@ -6,7 +6,6 @@
 
 #include <fmt/ranges.h>
 
-#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 

@@ -20,7 +20,6 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 
 #include "comm/ranks.h"
@@ -97,7 +96,7 @@ class RankStep {
     [[nodiscard]] bool must_verify() const { return program && program->must_verify(); }
     // From which it draws.
     [[nodiscard]] at::Generator generator() const {
-      return staged ? at::globalContext().defaultGenerator(at::kCPU) : program->generator();
+      return staged ? default_generator_of(at::kCPU) : program->generator();
     }
     [[nodiscard]] StepResult go_on() const { return staged ? staged->go_on() : program->go_on(); }
     void abandon() const {

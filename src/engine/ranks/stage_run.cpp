@@ -6,7 +6,6 @@
 #include <span>
 #include <utility>
 
-#include <ATen/Context.h>
 #include <ATen/Functions.h>
 
 #include "aten/constants.h"
@@ -21,7 +20,7 @@ namespace stepc {
 
 namespace {
 
-at::Generator draws_of_stages() { return at::globalContext().defaultGenerator(at::kCPU); }
+at::Generator draws_of_stages() { return default_generator_of(at::kCPU); }
 
 at::Tensor empty_value(const TensorType& type) { return at::empty(type.shape, scalar_type_of(type.dtype)); }
 

@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "aten/device_hook.h"
+#include "aten/generator_snapshot.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -45,11 +46,7 @@ SavesFn saves_of(const StageSteps* stages) {
 // A rank's step runs as a Graph, or not at all.
 void check_device(const RunConfig& config, const Strategy& strategy, const at::Device& device) {
   if (device.is_cpu()) return;
-  const std::string_view weighs =
-      strategy.overlap_bytes                                                        ? "parallel.overlap = true"
-      : parse_memory_budget(config.memory.budget).kind == MemoryBudget::Kind::kAuto ? "memory.budget = \"auto\""
-      : strategy.mesh.find("cp") && strategy.context == Context::kByPrice           ? "parallel.context = \"auto\""
-                                                                                    : "";
+  const std::string_view weighs = weighed_by_rates(strategy, parse_memory_budget(config.memory.budget));
   USER_CHECK(weighs.empty(), "train.device = \"{}\": {} weighs by rates of CPUs: give another value",
              config.train.device, weighs);
   USER_CHECK(!is_cut(config),
@@ -321,14 +318,12 @@ NamedTensors RankLearner::weights() { return windows(state_, weight_slices()); }
 NamedTensors RankLearner::state() {
   NamedTensors state = windows(state_, state_slices());
   if (ranks_->rank() != 0) return state;
-  state.emplace_back(kGeneratorState, at::globalContext().defaultGenerator(at::kCPU).get_state());
+  state.emplace_back(kGeneratorState, default_generator_of(at::kCPU).get_state());
   if (device_.is_cuda()) state.emplace_back(kDeviceGeneratorState, draws().get_state());
   return state;
 }
 
-at::Generator RankLearner::draws() const {
-  return at::globalContext().defaultGenerator(device_.is_cuda() ? device_ : at::Device(at::kCPU));
-}
+at::Generator RankLearner::draws() const { return default_generator_of(device_); }
 
 uint64_t RankLearner::staged_bytes() const { return train::staged_bytes(weight_slices(), state_slices(), state_); }
 uint64_t RankLearner::saved_bytes() const { return train::saved_bytes(weight_slices(), state_slices(), state_); }
@@ -354,8 +349,7 @@ void RankLearner::load_optimizer(const std::filesystem::path& checkpoint) {
     hashes[name] = sample_hash(files, tensor);
     if (name == kGeneratorState || name == kDeviceGeneratorState) {
       const bool is_devices = name == kDeviceGeneratorState;  // a run that goes on on the CPU has none
-      if (!is_devices)
-        at::Generator(at::globalContext().defaultGenerator(at::kCPU)).set_state(read_tensor(files, tensor));
+      if (!is_devices) default_generator_of(at::kCPU).set_state(read_tensor(files, tensor));
       if (is_devices && device_.is_cuda()) draws().set_state(read_tensor(files, tensor));
       continue;
     }
