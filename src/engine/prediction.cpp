@@ -1,9 +1,15 @@
 #include "engine/prediction.h"
 
+#include <fmt/ranges.h>
+
+#include <ATen/Context.h>
+
+#include "aten/device_facts.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "codegen/cpu_target.h"
+#include "cost/named_target.h"
 #include "cost/profile.h"
 #include "cost/target_file.h"
 #include "engine/config.h"
@@ -30,10 +36,21 @@ KnownTarget known_target(const std::filesystem::path& kernel_directory, const Fe
 }
 
 KnownTarget known_target(const Config& config, const Features& features, int threads) {
-  if (!config.target) return known_target(config.kernel_directory, features, threads);
+  if (!config.target || config.target->gpu) return known_target(config.kernel_directory, features, threads);
   USER_CHECK(config.target->threads == threads, "Config::target is one of {} threads, and this process runs with {}",
              config.target->threads, threads);
   return {*config.target, !(config.target->rates == Rates())};
+}
+
+std::optional<Target> target_of_card(const c10::Device& device) {
+  const auto facts = device_facts(device);
+  if (!facts) return std::nullopt;
+  return target_of_card(facts->name, facts->total_bytes, facts->multiprocessors, at::globalContext().allowTF32CuBLAS());
+}
+
+std::string why_not_weighed(const c10::Device& device) {
+  return str("those of {} are not known, those of {} are: give another value", name_of(device, device_facts(device)),
+             fmt::join(target_names(), ", "));
 }
 
 bool is_priced(const Schedule& schedule, const KnownTarget& known) {
@@ -68,14 +85,16 @@ std::string to_text(const Prediction& prediction) {
   return str("{} a step, {}", time_text(prediction.seconds), source_of(prediction));
 }
 
-std::string to_text(const AutoBudget& weighed, bool is_calibrated) {
+std::string to_text(const AutoBudget& weighed, const KnownTarget& known) {
   const auto cost = [](const PlanCost& one) {
     return str("{} and {} a step", time_text(one.seconds), human_bytes(one.peak_bytes));
   };
   const std::string instead =
       weighed.chosen == weighed.without ? "as without it" : str("without it {}", cost(weighed.without));
   return str("expected {}, {}; weighed with {}", cost(weighed.chosen), instead,
-             is_calibrated ? "this machine's rates" : "default rates: `stepc calibrate` measures this machine's");
+             known.target.gpu      ? "published rates of the card"
+             : known.is_calibrated ? "this machine's rates"
+                                   : "default rates: `stepc calibrate` measures this machine's");
 }
 
 }  // namespace stepc

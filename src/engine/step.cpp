@@ -3,15 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include <ATen/Context.h>
-
 #include "aten/cpu_hook.h"
-#include "aten/device_facts.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "capture/observer.h"
-#include "cost/named_target.h"
 #include "engine/plan/plan_profile.h"
 #include "engine/plan/plan_stats.h"
 #include "engine/ranks/rank_step.h"
@@ -360,10 +356,7 @@ std::optional<Target> Step::weighed_with() const {
 // A plan is predicted with the Target that it was weighed with, on a device with its card's if that is known.
 KnownTarget Step::target_of(const Plan& plan) const {
   if (const std::string& device = plan.schedule().device; !device.empty()) {
-    const auto facts = device_facts(c10::Device(device));
-    const auto card = facts ? target_of_card(facts->name, facts->total_bytes, facts->multiprocessors,
-                                             at::globalContext().allowTF32CuBLAS())
-                            : std::nullopt;
+    const auto card = target_of_card(c10::Device(device));
     return card ? KnownTarget{.target = *card} : KnownTarget();
   }
   if (plan.weighed()) return plan.known();

@@ -156,6 +156,7 @@ PlannedGraph plan_within(const Graph& captured, const Trace* trace, const PlanGr
   planned.options.features = options.target.features;
   planned.options.threads = options.target.threads;
   planned.options.trace = trace;
+  planned.options.memory = options.memory;
   Passes passes(run);
   const Graph core = passes.before(captured);  // of a mesh: a rank's, whose inputs the budget counts
   std::optional<RecomputeOptions> recompute = recompute_options(core, options);

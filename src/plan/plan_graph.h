@@ -32,6 +32,8 @@ struct PlanGraphOptions {
   // Tokens of the document that a token of the batch stands in, on average, for the price of attention over packed
   // documents. None: as many as there are keys, which takes longest.
   std::optional<double> document_tokens = {};
+  // As a Schedule's, of a Graph without a trace.
+  StepMemory memory = {};
   // In how many parts; none: in as many as gain time. A plan that stands for deeper ones has those that gain time
   // there, and without a budget what is in flight may take any memory.
   std::optional<int64_t> exchange_parts = {};

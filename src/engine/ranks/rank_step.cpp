@@ -386,8 +386,7 @@ void RankStep::count(const Entry& plan) {
   stats_.layout_algorithm = schedule.layout_algorithm;
   stats_.planning_seconds += seconds;
   stats_.state_bytes = parts_.state().bytes();
-  if (plan.staged && plan.staged->weighed())
-    stats_.auto_budget = to_text(*plan.staged->weighed(), known_.is_calibrated);
+  if (plan.staged && plan.staged->weighed()) stats_.auto_budget = to_text(*plan.staged->weighed(), known_);
   const std::string where = strategy_.mesh.axes.empty() ? std::string()
                                                         : str(", {} of them collectives, on rank {} of {}", collectives,
                                                               ranks_->rank(), to_text(strategy_.mesh));
@@ -408,13 +407,13 @@ const RankProgram* RankStep::latest() const { return plans_.empty() ? nullptr : 
 
 KnownTarget RankStep::target() const {
   KnownTarget known = known_;
-  known.target.threads = at::get_num_threads();
+  if (!known.target.gpu) known.target.threads = at::get_num_threads();
   return known;
 }
 
 std::optional<Prediction> RankStep::prediction() const {
-  if (latest() == nullptr || !latest()->schedule().device.empty()) return std::nullopt;  // rates are the CPU's
-  if (plans_.front().staged) return Prediction{plans_.front().staged->predicted_seconds(), known_.is_calibrated};
+  if (latest() == nullptr || !is_priced(latest()->schedule(), known_)) return std::nullopt;
+  if (plans_.front().staged) return plans_.front().staged->prediction(known_);
   return predict(latest()->schedule(), target());
 }
 
@@ -454,11 +453,9 @@ std::string RankStep::report() const {
     if (stage_ranks_.count == 1)
       out += str("  cut into    {} micro-batches, whose gradients are added up\n", run.program().micro_batches);
     else
-      out +=
-          str("  stages      begin with {}; of the micro-batches' time this rank waits for others {:.0f} %, predicted "
-              "{:.0f} %\n",
-              fmt::join(stages_->cuts().begins(), ", "), 100 * waited,
-              100 * plans_.front().staged->timeline().idle_share(stage_ranks_.own));
+      out += str("  stages      begin with {}; of the micro-batches' time this rank waits for others {:.0f} %{}\n",
+                 fmt::join(stages_->cuts().begins(), ", "), 100 * waited,
+                 plans_.front().staged->predicted_wait(stage_ranks_.own));
   }
   if (ranks_->ranks() == 1) return out;
   return out +

@@ -95,9 +95,7 @@ class RankStep {
     // Only a plan in one piece is verified by who runs it: functions are by their own runs.
     [[nodiscard]] bool must_verify() const { return program && program->must_verify(); }
     // From which it draws.
-    [[nodiscard]] at::Generator generator() const {
-      return staged ? default_generator_of(at::kCPU) : program->generator();
-    }
+    [[nodiscard]] at::Generator generator() const { return staged ? staged->generator() : program->generator(); }
     [[nodiscard]] StepResult go_on() const { return staged ? staged->go_on() : program->go_on(); }
     void abandon() const {
       if (staged) return staged->abandon();
@@ -166,7 +164,7 @@ class RankStep {
                  const std::function<std::string()>& try_capture);
   VirtualPlan plan_on(const std::vector<at::Tensor>& batch, const StepInput& input, const StepOnFn& step,
                       const Numbers& numbers);
-  void agree_on_machine();
+  void agree_on_machine(const std::string& device);
   VirtualPlan captured_alike(const StepInput& input, const StepOnFn& step, const Numbers& numbers);
   std::string update(Entry& plan, const std::vector<at::Tensor>& tensors, Undo& undo, std::string& numbers);
   bool check_alike(const Call& call, const StepInput& input);

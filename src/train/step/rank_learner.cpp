@@ -44,15 +44,8 @@ SavesFn saves_of(const StageSteps* stages) {
 }
 
 // A rank's step runs as a Graph, or not at all.
-void check_device(const RunConfig& config, const Strategy& strategy, const at::Device& device) {
+void check_device(const RunConfig& config, const at::Device& device) {
   if (device.is_cpu()) return;
-  const std::string_view weighs = weighed_by_rates(strategy, parse_memory_budget(config.memory.budget));
-  USER_CHECK(weighs.empty(), "train.device = \"{}\": {} weighs by rates of CPUs: give another value",
-             config.train.device, weighs);
-  USER_CHECK(!is_cut(config),
-             "train.device = \"{}\": steps in {} run on CPUs alone so far; leave {} out, or choose \"cpu\"",
-             config.train.device, config.parallel.pp > 1 ? "stages" : "micro-batches",
-             config.parallel.pp > 1 ? "parallel.pp" : "train.micro_batches");
   USER_CHECK(!device.is_cuda() || config.train.device_kernels,
              "train.device = \"{}\": on ranks a step runs as a Graph, which has run on no GPU yet: "
              "train.device_kernels = true tries it",
@@ -90,7 +83,14 @@ RankLearner::RankLearner(ModelDirectory directory, const RunConfig& config, Stra
   config_.parallel.pp = stage_ranks_.count;
   check_pipeline(config_, directory_.config.num_hidden_layers);
   check_stages(config_);
-  check_device(config_, strategy_, device_);
+  check_device(config_, device_);
+  if (!device_.is_cpu()) {
+    CommonCard card = common_card(device_, target, *ranks_);
+    const std::string_view weighed = weighed_by_rates(strategy_, parse_memory_budget(config_.memory.budget));
+    USER_CHECK(weighed.empty() || card.why_unknown.empty(), "train.device = \"{}\": {} weighs by rates, and {}",
+               config_.train.device, weighed, card.why_unknown);
+    machine_.known = std::move(card.known);
+  }
   const VirtualRegion shapes_alone;
   model_ =
       models::Decoder(directory_.config, at::TensorOptions(device_).dtype(models::scalar_type(config.model.compute)));
@@ -290,8 +290,9 @@ at::Tensor RankLearner::next_logits(const std::vector<int64_t>& ids) {
   };
   const std::vector<ModuleRef> modules = {model_};
   // The lengths are not those of training, and only a ring accepts all of them.
+  const bool are_rates_known = device_.is_cpu() || machine_.known.target.gpu;
   const at::Tensor logits = run_other(
-                                str("logits {}", seq), Context::kByPrice,
+                                str("logits {}", seq), are_rates_known ? Context::kByPrice : Context::kRing,
                                 [&] { return stepc::plan(at_place, modules, {}, tensors); }, tensors)
                                 .select(0, 0)
                                 .contiguous()
@@ -473,16 +474,15 @@ std::string RankLearner::report(const std::optional<Prediction>& /*told*/) const
   const StagedStep& staged = *programs_.rbegin()->second.staged;
   const StageRun& run = staged.micro_batches();
   const double waited = run.run_seconds() > 0 ? run.waited_seconds() / run.run_seconds() : 0;
-  text += str(
-      "stages begin with {}; of the micro-batches' time this rank waits for others {:.0f} %, predicted {:.0f} %\n",
-      fmt::join(stages_->cuts().begins(), ", "), 100 * waited, 100 * staged.timeline().idle_share(stage_ranks_.own));
+  text += str("stages begin with {}; of the micro-batches' time this rank waits for others {:.0f} %{}\n",
+              fmt::join(stages_->cuts().begins(), ", "), 100 * waited, staged.predicted_wait(stage_ranks_.own));
   return text;
 }
 
 std::optional<Prediction> RankLearner::prediction() const {
-  if (programs_.empty() || !device_.is_cpu()) return std::nullopt;  // rates are the CPU's
+  if (programs_.empty() || !is_priced(largest().schedule(), machine_.known)) return std::nullopt;
   const Programs& programs = programs_.rbegin()->second;
-  if (programs.staged != nullptr) return Prediction{programs.staged->predicted_seconds(), machine_.known.is_calibrated};
+  if (programs.staged != nullptr) return programs.staged->prediction(machine_.known);
   return predict(programs.whole->schedule(), machine_.known);
 }
 
