@@ -52,13 +52,17 @@ bool is_cpu_generator(const at::Generator& generator) {
   return generator.defined() && dynamic_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl()) != nullptr;
 }
 
+at::Generator default_generator_of(const c10::Device& device) {
+  return at::globalContext().defaultGenerator(device.is_cuda() ? device : c10::Device(at::kCPU));
+}
+
 std::vector<std::pair<std::string, at::Generator>> device_generators(const std::vector<at::Tensor>& tensors) {
   std::vector<std::pair<std::string, at::Generator>> out;
   for (const at::Tensor& tensor : tensors) {
     if (!tensor.defined() || !tensor.is_cuda()) continue;
     std::string key = "default:" + tensor.device().str();
     if (std::ranges::find(out, key, &std::pair<std::string, at::Generator>::first) != out.end()) continue;
-    out.emplace_back(std::move(key), at::globalContext().defaultGenerator(tensor.device()));
+    out.emplace_back(std::move(key), default_generator_of(tensor.device()));
   }
   return out;
 }

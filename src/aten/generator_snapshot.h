@@ -19,6 +19,9 @@ struct GeneratorSnapshot {
   std::string of_device;  // of a device's generator: its state as PyTorch gives it, the rest is not used
 };
 
+// From which calls on a device draw that are given no other: a CUDA device has one of its own.
+at::Generator default_generator_of(const c10::Device& device);
+
 // The default generators of the devices that these tensors lie on, by key: "default:cuda:0".
 std::vector<std::pair<std::string, at::Generator>> device_generators(const std::vector<at::Tensor>& tensors);
 

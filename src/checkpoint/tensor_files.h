@@ -27,6 +27,7 @@ inline constexpr std::string_view kAdapterFiles = "adapter_model";
 inline constexpr std::string_view kOptimizerFiles = "optimizer";
 // Among the optimizer's state: the state of the process's default generator.
 inline constexpr const char* kGeneratorState = "cpu_generator";
+inline constexpr const char* kDeviceGeneratorState = "device_generator";  // beside it, of what is on a device
 
 // A box of a tensor's elements.
 struct Box {

@@ -8,8 +8,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include "comm/exchanges.h"
-#include "ir/alignment.h"
-#include "ir/rank_parts.h"
+#include "comm/ranks.h"
 
 namespace stepc {
 
@@ -76,27 +75,20 @@ class CopiedExchanges final : public Exchanges {
   // The scratch memory that is given lies on the device, and is none where a library reduces there.
   void reduce_scatter(at::TensorList operands, at::TensorList results, ReduceOp how, void*, uint64_t) override {
     const std::vector<at::Tensor> sent = on_host(operands), got = places_on_host(results);
-    const uint64_t bytes = scratch_bytes_for(operands);
+    const uint64_t bytes = scratch_bytes_for(operands, ranks_);
     const auto scratch = std::make_unique_for_overwrite<std::byte[]>(bytes);
     host_.reduce_scatter(sent, got, how, scratch.get(), bytes);
     copy_all(results, got);
   }
   void all_reduce(at::TensorList tensors, ReduceOp how, void*, uint64_t) override {
     const std::vector<at::Tensor> copies = on_host(tensors);
-    const uint64_t bytes = scratch_bytes_for(tensors);
+    const uint64_t bytes = scratch_bytes_for(tensors, ranks_);
     const auto scratch = std::make_unique_for_overwrite<std::byte[]>(bytes);
     host_.all_reduce(copies, how, scratch.get(), bytes);
     copy_all(tensors, copies);
   }
 
  private:
-  [[nodiscard]] uint64_t scratch_bytes_for(at::TensorList operands) const {
-    uint64_t bytes = 0;
-    for (const at::Tensor& one : operands)
-      bytes += aligned(reduction_scratch_bytes(one.numel(), static_cast<uint64_t>(one.element_size()), ranks_));
-    return bytes;
-  }
-
   template <class Begin>
   static InFlight begun(at::TensorList operands, at::TensorList results, const Begin& begin) {
     std::vector<at::Tensor> sent = on_host(operands);

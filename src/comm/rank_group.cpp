@@ -6,6 +6,8 @@
 #include "comm/nccl_exchanges.h"
 #include "comm/peers.h"
 #include "comm/ranks.h"
+#include "ir/alignment.h"
+#include "ir/rank_parts.h"
 
 namespace stepc {
 
@@ -26,6 +28,13 @@ void check_parts(std::string_view op, const at::Tensor& whole, const at::Tensor&
 }
 
 }  // namespace
+
+uint64_t scratch_bytes_for(at::TensorList operands, int64_t ranks) {
+  uint64_t bytes = 0;
+  for (const at::Tensor& one : operands)
+    bytes += aligned(reduction_scratch_bytes(one.numel(), static_cast<uint64_t>(one.element_size()), ranks));
+  return bytes;
+}
 
 RankGroup::RankGroup(std::unique_ptr<Peers> peers)
     : peers_(std::move(peers)), host_(host_exchanges(*peers_)), copied_(copied_exchanges(*host_, peers_->ranks())) {}

@@ -76,6 +76,10 @@ class InFlight {
   std::unique_ptr<Works> works_;
 };
 
+// Scratch memory in which that many ranks reduce the operands together: reduction_scratch_bytes() of ir/rank_parts.h
+// for all elements of each, with aligned() sizes.
+uint64_t scratch_bytes_for(at::TensorList operands, int64_t ranks);
+
 // Some ranks, in an order. The tensors of a call are contiguous and lie in one memory.
 //
 // On the CPU no memory is allocated for them, and all data goes directly from rank to rank into its place. Each rank
@@ -109,8 +113,7 @@ class RankGroup {
   InFlight begin_all_gather(at::TensorList operands, at::TensorList results);
   InFlight begin_all_to_all(at::TensorList operands, at::TensorList results);
   InFlight begin_rotate(at::TensorList operands, at::TensorList results, int64_t by);
-  // operand: (ranks, ...result). Scratch holds what the other ranks send at a time: reduction_scratch_bytes() of
-  // ir/rank_parts.h, for all elements of each operand, with aligned() sizes.
+  // operand: (ranks, ...result). Scratch holds what the other ranks send at a time: scratch_bytes_for() them.
   void reduce_scatter(at::TensorList operands, at::TensorList results, ReduceOp how, void* scratch,
                       uint64_t scratch_bytes);
   // Sends the tensors of one rank of the group to all.

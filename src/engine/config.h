@@ -86,8 +86,9 @@ struct Config {
   Verify verify = {};
   MemoryBudget memory_budget = {};    // for fast mode
   std::optional<Fp8Recipe> fp8 = {};  // for fast mode: linear layers multiply in float8; none: as the step does
-  std::optional<Target> target = {};  // for weighing budget "auto", as an earlier run weighed it; none: the Target that
-                                      // `stepc calibrate` keeps beside the kernels, or the default
+  std::optional<Target> target = {};  // for weighing, as an earlier run did: a CPU's, or a GPU's for ranks on devices;
+                                      // none: what `stepc calibrate` keeps beside the kernels, or the default, and on
+                                      // devices that of their card
   std::filesystem::path kernel_directory = {};  // keeps generated kernels between runs; empty: they are not kept
   std::shared_ptr<KernelSources> kernels = {};  // shared with other steps; none: made when fast mode needs them
   std::optional<Parallel> parallel = {};        // the step runs on the ranks of a mesh; none: on this process alone

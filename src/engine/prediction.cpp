@@ -1,5 +1,7 @@
 #include "engine/prediction.h"
 
+#include <fmt/ranges.h>
+
 #include <ATen/Context.h>
 
 #include "aten/device_facts.h"
@@ -34,27 +36,32 @@ KnownTarget known_target(const std::filesystem::path& kernel_directory, const Fe
 }
 
 KnownTarget known_target(const Config& config, const Features& features, int threads) {
-  if (!config.target) return known_target(config.kernel_directory, features, threads);
+  if (!config.target || config.target->gpu) return known_target(config.kernel_directory, features, threads);
   USER_CHECK(config.target->threads == threads, "Config::target is one of {} threads, and this process runs with {}",
              config.target->threads, threads);
   return {*config.target, !(config.target->rates == Rates())};
 }
 
-KnownTarget target_of_device(const std::string& device) {
-  const auto facts = device_facts(c10::Device(device));
-  const auto card = facts ? target_of_card(facts->name, facts->total_bytes, facts->multiprocessors,
-                                           at::globalContext().allowTF32CuBLAS())
-                          : std::nullopt;
-  return card ? KnownTarget{.target = *card} : KnownTarget();
+std::optional<Target> target_of_card(const c10::Device& device) {
+  const auto facts = device_facts(device);
+  if (!facts) return std::nullopt;
+  return target_of_card(facts->name, facts->total_bytes, facts->multiprocessors, at::globalContext().allowTF32CuBLAS());
+}
+
+std::string why_not_weighed(const c10::Device& device) {
+  return str("those of {} are not known, those of {} are: give another value", name_of(device, device_facts(device)),
+             fmt::join(target_names(), ", "));
 }
 
 bool is_priced(const Schedule& schedule, const KnownTarget& known) {
   return schedule.device.empty() || known.target.gpu.has_value();
 }
 
-Timeline timeline_of(Schedule schedule, const KnownTarget& known) {
-  if (known.target.gpu) schedule.features = known.target.features;
-  return simulate(schedule, known.target);
+Timeline timeline_of(const Schedule& schedule, const KnownTarget& known) {
+  if (!known.target.gpu) return simulate(schedule, known.target);
+  Schedule on_card = schedule;
+  on_card.features = known.target.features;
+  return simulate(on_card, known.target);
 }
 
 Prediction predict(const Schedule& schedule, const KnownTarget& known) {
@@ -78,14 +85,16 @@ std::string to_text(const Prediction& prediction) {
   return str("{} a step, {}", time_text(prediction.seconds), source_of(prediction));
 }
 
-std::string to_text(const AutoBudget& weighed, bool is_calibrated) {
+std::string to_text(const AutoBudget& weighed, const KnownTarget& known) {
   const auto cost = [](const PlanCost& one) {
     return str("{} and {} a step", time_text(one.seconds), human_bytes(one.peak_bytes));
   };
   const std::string instead =
       weighed.chosen == weighed.without ? "as without it" : str("without it {}", cost(weighed.without));
   return str("expected {}, {}; weighed with {}", cost(weighed.chosen), instead,
-             is_calibrated ? "this machine's rates" : "default rates: `stepc calibrate` measures this machine's");
+             known.target.gpu      ? "published rates of the card"
+             : known.is_calibrated ? "this machine's rates"
+                                   : "default rates: `stepc calibrate` measures this machine's");
 }
 
 }  // namespace stepc

@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include <c10/core/Device.h>
+
 #include "cost/target.h"
 #include "plan/plan_graph.h"
 #include "plan/simulate.h"
@@ -29,16 +31,18 @@ struct KnownTarget {
 // This machine as `stepc calibrate` has measured it with this number of threads; else the default with these features.
 KnownTarget known_target(const std::filesystem::path& kernel_directory, const Features& features, int threads);
 
-// That, or Config::target. UserError for one of another number of threads.
+// That, or Config::target where it is a CPU's. UserError for one of another number of threads.
 KnownTarget known_target(const Config& config, const Features& features, int threads);
 
-// What is published of the card behind a device such as "cuda:0"; of one that is not known, nothing that prices a plan.
-KnownTarget target_of_device(const std::string& device);
+// A device's card as cost/named_target.h has it; nullopt for another one, whose line says so: "weighs by rates, and
+// ...".
+std::optional<Target> target_of_card(const c10::Device& device);
+std::string why_not_weighed(const c10::Device& device);
 
 // Whether that machine is of the kind that runs the Schedule: a GPU where it is a device's.
 bool is_priced(const Schedule& schedule, const KnownTarget& known);
 // simulate(), of recorded calls too, which are planned for no kind of machine.
-Timeline timeline_of(Schedule schedule, const KnownTarget& known);
+Timeline timeline_of(const Schedule& schedule, const KnownTarget& known);
 Prediction predict(const Schedule& schedule, const KnownTarget& known);
 
 // "from this machine's rates"
@@ -46,6 +50,6 @@ std::string_view source_of(const Prediction& prediction);
 // "41.2 ms a step", and the source of the rates.
 std::string to_text(const Prediction& prediction);
 // What memory budget "auto" expects of its plan, and of the plan without a budget.
-std::string to_text(const AutoBudget& weighed, bool is_calibrated);
+std::string to_text(const AutoBudget& weighed, const KnownTarget& known);
 
 }  // namespace stepc

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include <ATen/Context.h>
-
 #include "aten/cpu_hook.h"
 #include "base/check.h"
 #include "base/clock.h"
@@ -357,7 +355,10 @@ std::optional<Target> Step::weighed_with() const {
 
 // A plan is predicted with the Target that it was weighed with, on a device with its card's if that is known.
 KnownTarget Step::target_of(const Plan& plan) const {
-  if (const std::string& device = plan.schedule().device; !device.empty()) return target_of_device(device);
+  if (const std::string& device = plan.schedule().device; !device.empty()) {
+    const auto card = target_of_card(c10::Device(device));
+    return card ? KnownTarget{.target = *card} : KnownTarget();
+  }
   if (plan.weighed()) return plan.known();
   return known_target(config_.kernel_directory, plan.schedule().features, plan.schedule().threads);
 }

@@ -157,6 +157,7 @@ PlannedGraph plan_within(const Graph& captured, const Trace* trace, const PlanGr
   planned.options.features = options.target.features;
   planned.options.threads = options.target.threads;
   planned.options.trace = trace;
+  planned.options.memory = options.memory;
   Passes passes(run);
   const Graph core = passes.before(captured);  // of a mesh: a rank's, whose inputs the budget counts
   std::optional<RecomputeOptions> recompute = recompute_options(core, options);
@@ -346,6 +347,13 @@ PlanGraphOptions with_documents(PlanGraphOptions options) {
 }
 
 }  // namespace
+
+std::string_view weighed_by_rates(const Strategy& strategy, const MemoryBudget& budget) {
+  if (strategy.overlap_bytes) return "overlap = true";
+  if (budget.kind == MemoryBudget::Kind::kAuto) return "the memory budget \"auto\"";
+  if (strategy.mesh.find("cp") && strategy.context == Context::kByPrice) return "context = \"auto\"";
+  return {};
+}
 
 PlannedGraph plan_graph(const Graph& captured, const Trace* trace, const PlanGraphOptions& given) {
   const PlanGraphOptions options = with_documents(given);

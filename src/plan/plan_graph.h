@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "cost/target.h"
@@ -31,6 +32,8 @@ struct PlanGraphOptions {
   // Tokens of the document that a token of the batch stands in, on average, for the price of attention over packed
   // documents. None: as many as there are keys, which takes longest.
   std::optional<double> document_tokens = {};
+  // As a Schedule's, of a Graph without a trace.
+  StepMemory memory = {};
   // In how many parts; none: in as many as gain time. A plan that stands for deeper ones has those that gain time
   // there, and without a budget what is in flight may take any memory.
   std::optional<int64_t> exchange_parts = {};
@@ -62,6 +65,9 @@ struct PlannedGraph {
   std::optional<AutoBudget> weighed = {};
   Context context = Context::kGather;  // the strategy's, or the chosen one
 };
+
+// What of a rank's plan is chosen by its Target's rates, as a setting and its value; empty: nothing.
+std::string_view weighed_by_rates(const Strategy& strategy, const MemoryBudget& budget);
 
 // `captured`: the result of functionalise(). `trace`: its source, which must outlive the result. Without a trace
 // (nullptr), and for a rank's part of it, eager's memory is unknown, and only a budget bounds the plan. A plan that

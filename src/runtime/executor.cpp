@@ -5,7 +5,6 @@
 #include <map>
 #include <set>
 
-#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -116,10 +115,8 @@ Flight::Describe descriptions_of(const std::shared_ptr<const Schedule>& kept) {
 bool is_graph_on_device(const Schedule& schedule) { return schedule.features.sm > 0; }
 
 // The default generator, which determines the draws of a Graph. Recorded calls find a device's generator themselves.
-at::Generator default_generator_of(const Schedule& schedule) {
-  const bool is_on_cuda = is_graph_on_device(schedule) && c10::Device(schedule.device).is_cuda();
-  return is_on_cuda ? at::globalContext().defaultGenerator(c10::Device(schedule.device))
-                    : at::detail::getDefaultCPUGenerator();
+at::Generator generator_of(const Schedule& schedule) {
+  return default_generator_of(is_graph_on_device(schedule) ? c10::Device(schedule.device) : c10::Device(at::kCPU));
 }
 
 std::vector<std::shared_ptr<const Kernel>> compile(const Schedule& schedule, KernelSources* sources) {
@@ -547,7 +544,7 @@ StepResult Executor::run(RunInputs given) {
     };
   impl.running = std::make_unique<Running>(impl.operands, std::move(given), impl.schedule);
   const RunInputs& inputs = impl.running->inputs;
-  impl.state.generators[0] = default_generator_of(impl.schedule);
+  impl.state.generators[0] = generator_of(impl.schedule);
   for (size_t g = 0; g < inputs.generators.size(); ++g)
     if (inputs.generators[g].defined()) impl.state.generators[g] = inputs.generators[g];
   if (inputs.show_written) {
@@ -593,6 +590,6 @@ uint64_t Executor::graphs_of_last_run() const { return impl_->graphs ? impl_->gr
 size_t Executor::failed_at() const { return impl_->failed_at; }
 
 const Schedule& Executor::schedule() const { return impl_->schedule; }
-at::Generator Executor::generator() const { return default_generator_of(impl_->schedule); }
+at::Generator Executor::generator() const { return generator_of(impl_->schedule); }
 
 }  // namespace stepc

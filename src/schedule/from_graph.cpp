@@ -38,8 +38,16 @@ Graph in_device_memory(const GraphKernels& kernels) {
 
 }  // namespace
 
+StepMemory memory_of(const Trace& trace) {
+  StepMemory memory{trace.device, {}};
+  for (const External& external : trace.externals)
+    if (trace.storages[trace.values[external.value.index()].storage.index()].space == Space::kHost)
+      memory.on_host.emplace(kind_of(external.owner), external.key);
+  return memory;
+}
+
 std::string device_of(const GraphScheduleOptions& options) {
-  return options.trace == nullptr ? std::string() : options.trace->device;
+  return options.trace == nullptr ? options.memory.device : options.trace->device;
 }
 
 GraphSchedule schedule_graph(Graph graph, const GraphScheduleOptions& options) {

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cost/features.h"
@@ -18,12 +20,20 @@
 
 namespace stepc {
 
+// Where a step's tensors lie.
+struct StepMemory {
+  std::string device = {};                                   // empty: in the host's memory, all of them
+  std::set<std::pair<InputKind, std::string>> on_host = {};  // of the program's tensors, those that lie there beside it
+};
+StepMemory memory_of(const Trace& trace);
+
 struct GraphScheduleOptions {
   Features features = {};
   int threads = 1;
   // The recorded step of the Graph: the layouts of the program's tensors, and its host code. None: inputs have the
   // Graph's layouts, and there is no host code.
   const Trace* trace = nullptr;
+  StepMemory memory = {};  // without a trace: that of the step whose function the Graph is
   WorkspaceTable workspaces = {};
   // Groups without generated code, and the reason; UINT32_MAX: those kernels that nodes alone have.
   std::map<uint32_t, std::string> refused = {};
@@ -35,8 +45,8 @@ struct GraphScheduleOptions {
   bool is_plain = false;  // one ATen call a node; pointwise groups a chunk of the elements at a time
 };
 
-// The device that the recorded step works on; empty: none. All memory of its Graph is that device's, and what the step
-// has of the host's is copied.
+// The device that the step works on; empty: none. All memory of its Graph is that device's, and what the step has of
+// the host's is copied.
 std::string device_of(const GraphScheduleOptions& options);
 
 struct GraphSchedule {

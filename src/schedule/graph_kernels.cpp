@@ -118,17 +118,9 @@ void choose_for_loss(const GraphKernels& k, GraphKernels::Unit& unit, const Node
       copy_first(unit.choice, input, k.layout(unit.inputs[input]));
 }
 
-std::vector<bool> inputs_on_host(const Graph& graph, const Trace& trace) {
-  std::vector<bool> on_host(graph.inputs.size(), false);
-  for (const External& external : trace.externals) {
-    const Space space = trace.storages[trace.values[external.value.index()].storage.index()].space;
-    const auto is_it = [&](const GraphInput& input) {
-      return input.kind == kind_of(external.owner) && input.key == external.key;
-    };
-    const auto input = std::ranges::find_if(graph.inputs, is_it);
-    if (input != graph.inputs.end() && space == Space::kHost)
-      on_host[static_cast<size_t>(input - graph.inputs.begin())] = true;
-  }
+std::vector<bool> inputs_on_host(const Graph& graph, const StepMemory& memory) {
+  std::vector<bool> on_host;
+  for (const GraphInput& input : graph.inputs) on_host.push_back(memory.on_host.contains({input.kind, input.key}));
   return on_host;
 }
 
@@ -140,7 +132,8 @@ GraphKernels choose_kernels(Graph graph, const GraphScheduleOptions& options, Gr
   if (options.is_plain)
     for (Node& node : k.graph.nodes)
       if (has(node, Trait::kContraction)) node.group.reset();  // what finishes it is a group without it
-  if (options.trace != nullptr && !options.trace->device.empty()) k.on_host = inputs_on_host(k.graph, *options.trace);
+  if (!device_of(options).empty())
+    k.on_host = inputs_on_host(k.graph, options.trace == nullptr ? options.memory : memory_of(*options.trace));
   ChoiceOf known;
   do {
     k.units.clear();

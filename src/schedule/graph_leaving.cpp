@@ -104,7 +104,7 @@ bool GraphWriter::is_on_host(ValueId value) const {
 }
 
 ValueId GraphWriter::rebound_value(const GraphOutput& output) const {
-  if (s_.device.empty()) return {};
+  if (s_.device.empty() || options_.trace == nullptr) return {};
   for (const Rebinding& rebinding : options_.trace->rebindings)
     if (kind_of(rebinding.owner) == output.owner && rebinding.key == output.key) return rebinding.value;
   return {};

@@ -147,6 +147,7 @@ void GraphWriter::add_inputs() {
 // Between the host and a device, asynchronously where the program does so with that memory of the host's.
 void GraphWriter::add_copy_across(OperandId from, OperandId to, OperandId on_host, std::string why, Source source) {
   add_copy(from, to, std::move(why), std::move(source));
+  if (options_.trace == nullptr) return;
   const Trace& trace = *options_.trace;
   const ScheduleInput& input = s_.inputs[s_.buffers[s_.operands[on_host.index()].buffer.index()].input];
   const auto is_it = [&](const External& one) { return kind_of(one.owner) == input.kind && one.key == input.key; };

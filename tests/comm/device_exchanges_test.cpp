@@ -19,8 +19,6 @@
 #include "comm/meeting.h"
 #include "comm/nccl_exchanges.h"
 #include "comm/peers.h"
-#include "ir/alignment.h"
-#include "ir/rank_parts.h"
 #include "tests/comm/pretend_nccl.h"
 #include "tests/comm/rank_threads.h"
 #include "tests/expect_user_error.h"

@@ -109,8 +109,13 @@ def test_an_index_that_is_not_there(stepc, run, device):
     assert re.search(rf'train.device = "{device}:7": there (is|are) \d+ of them', said)
 
 
-RANKS = ["--ranks=2", "--train.steps=3", "--data.seq_len=16", "--data.eval_windows=2", "--output.sample_tokens=2", "--optim.schedule=constant", "--train.seed=3", "--train.device_kernels=true",
-         "--parallel.dp_shard=2", "--parallel.zero=3"]
+RANKS = ["--ranks=2", "--train.steps=3", "--data.seq_len=16", "--data.eval_windows=2", "--output.sample_tokens=2", "--optim.schedule=constant", "--train.seed=3", "--train.device_kernels=true"]
+SHARED = {
+    "zero 3": ["--parallel.dp_shard=2", "--parallel.zero=3"],
+    "micro-batches": ["--parallel.dp_shard=2", "--parallel.zero=1", "--train.micro_batches=2"],
+    "cp": ["--parallel.cp=2", "--parallel.context=ring"],
+    "stages": ["--parallel.pp=2", "--train.micro_batches=2", "--parallel.order=zb-h1"],
+}
 
 
 @pytest.fixture
@@ -121,15 +126,18 @@ def run_ranks(run, device, monkeypatch):
     return run
 
 
-def test_ranks_with_a_device_each_train_as_ranks_on_cpus(stepc, run_ranks, device):
-    """And go on from their checkpoint there and on CPUs."""
-    assert stepc("train", "run.toml", *RANKS, "--output.dir=cpu").returncode == 0
-    there = [*RANKS, "--device", device, "--output.dir=there"]
+@pytest.mark.parametrize("how", SHARED.values(), ids=SHARED)
+def test_ranks_with_a_device_each_train_as_ranks_on_cpus(stepc, run_ranks, device, how):
+    """Evaluate and sample, and go on from their checkpoint there and on CPUs."""
+    ranks = [*RANKS, *how]
+    here = stepc("train", "run.toml", *ranks, "--output.dir=cpu")
+    assert here.returncode == 0, here.stderr
+    there = [*ranks, "--device", device, "--output.dir=there"]
     said = run_ranks("train", "run.toml", *there, "--train.steps=2").stdout
     assert f"on {device}:0: model and optimizer" in said and "compared with the plain graph" in said, said
     shutil.copytree(stepc.path / "there", stepc.path / "elsewhere")
     run_ranks("train", "run.toml", *there, "--train.verify=off", "--resume")
-    assert stepc("train", "run.toml", *RANKS, "--output.dir=elsewhere", "--resume").returncode == 0
+    assert stepc("train", "run.toml", *ranks, "--output.dir=elsewhere", "--resume").returncode == 0
     for out in ("there", "elsewhere"):
         assert len(losses(stepc, out)) == 3 and losses(stepc, out) == pytest.approx(losses(stepc, "cpu"), rel=1e-4)
 
@@ -138,21 +146,24 @@ def test_ranks_that_cannot_have_a_device_each_are_told_in_one_line(stepc, run, d
     monkeypatch.setenv("EMULATED_DEVICES", "1")
     kernels = "--train.device_kernels=true"
     numbered = f'train.device = "{device}:0": 2 ranks of this machine each have the device of their number: leave the number out'
-    for arguments, words in ((["--device", f"{device}:0"], numbered),
-                             (["--device", device, "--parallel.strategy=auto"], 'parallel.strategy = "auto" weighs by rates of CPUs')):
-        said = run("train", "run.toml", "--ranks=2", kernels, *arguments, succeeds=False).stderr
-        assert words in said, said
+    said = run("train", "run.toml", "--ranks=2", kernels, "--device", f"{device}:0", succeeds=False).stderr
+    assert numbered in said, said
     if device == "cuda" and torch.cuda.device_count() > 1:
         return
     said = run("train", "run.toml", "--ranks=2", kernels, "--parallel.dp_shard=2", "--device", device, succeeds=False).stderr
     assert f'train.device = "{device}:1": there is 1 of them here, {device}:0' in said, said
 
 
-@pytest.mark.parametrize("cut, words", [(["--parallel.dp_shard=2", "--train.micro_batches=2"], "steps in micro-batches run on CPUs alone so far"),
-                                        (["--parallel.pp=2", "--train.micro_batches=2"], "steps in stages run on CPUs alone so far")])
-def test_steps_that_ranks_cut_in_time_run_on_cpus_alone(run_ranks, device, cut, words):
-    said = run_ranks("train", "run.toml", "--ranks=2", "--train.device_kernels=true", *cut, "--device", device, succeeds=False).stderr
-    assert f'train.device = "{device}": {words}' in said, said
+@pytest.mark.parametrize("asked, words", [(["--parallel.strategy=auto"], 'parallel.strategy = "auto"'),
+                                          (["--parallel.dp_shard=2", "--memory.budget=auto"], 'the memory budget "auto"')])
+def test_what_is_weighed_on_ranks_is_by_the_rates_of_a_known_card(stepc, run_ranks, device, asked, words, monkeypatch):
+    searched = ["train", "run.toml", *RANKS, *asked, "--device", device]
+    if device == "emulated":
+        said = run_ranks(*searched, succeeds=False).stderr
+        assert f'train.device = "emulated": {words} weighs by rates, and those of emulated:0 are not known, those of a100' in said, said
+        monkeypatch.setenv("EMULATED_CARD", "90 85520809984 85520809984 NVIDIA H100 80GB HBM3")
+    said = run_ranks(*searched).stdout
+    assert "from data sheets and published rates of the card" in said and len(losses(stepc, "out")) == 3, said
 
 
 CARDS = {

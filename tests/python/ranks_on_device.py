@@ -1,5 +1,6 @@
 """What each rank of test_ranks_on_device.py runs: `python ranks_on_device.py BUILD DEVICE OUT` leaves its results in OUT."""
 
+import contextlib
 import logging
 import os
 import sys
@@ -60,7 +61,7 @@ def averaged(stepc, device):
     return {"means": [one.cpu() for one in made], "shared": [one.cpu() for one in shared], "differ": group.differ(made)}
 
 
-WHOLE_STEPS = 6
+WHOLE_STEPS = 5
 SHARDED = {"dp_shard": 2, "zero": 3}
 WHOLE = {
     "dp, batches of the host": {"parallel": {"dp_replicate": 2}, "batches_on": "cpu"},
@@ -69,27 +70,35 @@ WHOLE = {
     "zero 3": {"parallel": SHARDED},
     "tp": {"parallel": {"tp": 2}},
     "cp": {"parallel": {"cp": 2, "context": "ring"}},
+    "micro-batches, batches of the host": {"parallel": {"dp_replicate": 2}, "micro_batches": 2, "batches_on": "cpu"},
+    "micro-batches, zero 1": {"parallel": {"dp_shard": 2, "zero": 1}, "micro_batches": 2},
+    "micro-batches, zero 3, dropout": {"parallel": SHARDED, "micro_batches": 2, "dropout": 0.3},
+    "micro-batches, tp": {"parallel": {"tp": 2}, "micro_batches": 2},
+    "stages": {"parallel": {"pp": 2}, "micro_batches": 2},
+    "stages, zb-h1, batches of the host": {"parallel": {"pp": 2, "order": "zb-h1"}, "micro_batches": 4, "batches_on": "cpu"},
+    "stages, dropout": {"parallel": {"pp": 2}, "micro_batches": 2, "dropout": 0.3},
 }
 
 
-REFUSED = {
-    "in stages": {"parallel": {"pp": 2}, "micro_batches": 2},
-    "in micro-batches": {"parallel": SHARDED, "micro_batches": 2},
+WEIGHED = {  # by the rates of a card that is known
     "auto": {"parallel": {"strategy": "auto"}},
     "overlap": {"parallel": {**SHARDED, "overlap": True}},
     "context": {"parallel": {"cp": 2, "context": "auto"}},
     "budget": {"parallel": SHARDED, "memory_budget": "auto"},
+    "budget of stages": {"parallel": {"pp": 2}, "micro_batches": 2, "memory_budget": "auto"},
 }
+OF_FOUR = {"stages and dp": {"parallel": {"pp": 2, "dp_shard": 2, "zero": 1}, "micro_batches": 2}}
+REFUSED = {**WEIGHED, "three micro-batches": {"parallel": {"dp_replicate": 2}, "micro_batches": 3}}
 
 
 class WholeStep:
     """A decoder with its whole step on ranks."""
 
-    def __init__(self, stepc, device, parallel, dropout=0.0, batches_on=None, **config):
+    def __init__(self, stepc, device, parallel, dropout=0.0, batches_on=None, layers=1, **config):
         torch.manual_seed(0)
         self.stepc, self.batches_on = stepc, batches_on or device
-        self.rows = RANK if parallel.keys() & {"dp_replicate", "dp_shard"} else None  # of tokens: those of this rank
-        self.model = Decoder(dropout, layers=1).to(device)
+        self.parts = parallel.get("dp_replicate", 1) * parallel.get("dp_shard", 1)  # of a batch: this rank has one
+        self.model = Decoder(dropout, layers=max(layers, parallel.get("pp", 1))).to(device)
         optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
 
         def step(ids):
@@ -103,7 +112,7 @@ class WholeStep:
         self.step = stepc.accelerate(step, config=stepc.Config(**{"parallel": parallel, "device_kernels": True, **config}))
 
     def losses(self, numbers):
-        rows = [tokens(number) if self.rows is None else tokens(number)[self.rows: self.rows + 1] for number in numbers]
+        rows = [tokens(number, ROWS).chunk(self.parts)[RANK % self.parts] for number in numbers]
         return [self.step(ids.to(self.batches_on)).item() for ids in rows]
 
     def run(self):
@@ -119,6 +128,15 @@ class WholeStep:
                 "text": self.step.schedule_text()}
 
 
+@contextlib.contextmanager
+def an_h100(device):
+    """The emulated device says that it is one."""
+    if "emulated" in device:
+        os.environ["EMULATED_CARD"] = "90 85520809984 85520809984 NVIDIA H100 80GB HBM3"
+    yield
+    os.environ.pop("EMULATED_CARD", None)
+
+
 def refused(stepc, device, parallel, **config):
     try:
         WholeStep(stepc, device, parallel, **config).losses(range(1))
@@ -128,18 +146,33 @@ def refused(stepc, device, parallel, **config):
 
 def whole_steps(stepc, device, out):
     results = {name: WholeStep(stepc, device, **how).run() for name, how in WHOLE.items()}
-    first = WholeStep(stepc, device, SHARDED, verify="off")
-    first.losses(range(2))
-    first.step.save(out / "saved")
-    results["went on"] = {"losses": first.losses(range(2, 4))}
+    with an_h100(device):
+        results |= {name: WholeStep(stepc, device, **how).run() for name, how in WEIGHED.items()}
+    for name, how in RESUMED.items():
+        first = WholeStep(stepc, device, verify="off", **how)
+        first.losses(range(2))
+        first.step.save(out / f"saved {name}")
+        results[f"{name} went on"] = {"losses": first.losses(range(2, 4))}
     return results
 
 
+RESUMED = {
+    "in one piece": {"parallel": SHARDED},
+    "in stages": {"parallel": {"pp": 2}, "micro_batches": 2, "layers": 2},
+    "with dropout": {"parallel": {"dp_shard": 2, "zero": 2}, "micro_batches": 2, "dropout": 0.3},
+}
+
+
 def resumed(stepc, device, saved):
-    """On other devices than those that saved."""
-    step = WholeStep(stepc, device, {"dp_shard": 2, "zero": 1}, verify="off")
-    step.step.load(saved)
-    return {"losses": step.losses(range(2, 4))}
+    """On other devices than those that saved, and on another mesh, but for what draws."""
+    results = {}
+    for name, how in RESUMED.items():
+        torch.manual_seed(9)  # the checkpoint's state counts
+        elsewhere = {"parallel": {"dp_shard": 2, "zero": 1}, "layers": how.get("layers", 1)}
+        step = WholeStep(stepc, device, verify="off", **(how if "dropout" in name else elsewhere))
+        step.step.load(Path(saved) / f"saved {name}")
+        results[name] = step.losses(range(2, 4))
+    return results
 
 
 def main(build, name, out, saved=None):
@@ -156,13 +189,14 @@ def main(build, name, out, saved=None):
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     if saved is not None:
         return torch.save(resumed(stepc, device, saved), out / f"rank-{RANK}.pt")
+    if WORLD == 4:
+        return torch.save({name: WholeStep(stepc, device, **how).run() for name, how in OF_FOUR.items()}, out / f"rank-{RANK}.pt")
     results = {"averaged": averaged(stepc, device)}
     if WORLD > 1:
         results["ddp"] = train(stepc, device, {"dp_replicate": WORLD})
         results["zero"] = train(stepc, device, {"dp_shard": WORLD, "zero": 1})
         results["whole"] = whole_steps(stepc, device, out)
-        for what, config in REFUSED.items() if name != "cpu" else ():
-            results[what] = refused(stepc, device, **config)
+        results["refused"] = {what: refused(stepc, device, **config) for what, config in REFUSED.items()}
     torch.save(results, out / f"rank-{RANK}.pt")
 
 

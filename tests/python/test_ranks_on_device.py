@@ -55,13 +55,14 @@ def test_a_loop_trains_as_on_cpus(on_cpu, there, kind):
     assert all(torch.equal(ranks[0][kind]["state"][name], ranks[1][kind]["state"][name]) for name in parameters)
 
 
-WHOLE = ["dp, batches of the host", "zero 1", "zero 2, dropout", "zero 3", "tp", "cp"]
+WHOLE = ["dp, batches of the host", "zero 1", "zero 2, dropout", "zero 3", "tp", "cp",
+         "micro-batches, batches of the host", "micro-batches, zero 1", "micro-batches, zero 3, dropout", "micro-batches, tp",
+         "stages", "stages, zb-h1, batches of the host", "stages, dropout"]
+WEIGHED = ["auto", "overlap", "context", "budget", "budget of stages"]
 
 
-@pytest.mark.parametrize("kind", WHOLE)
-def test_a_whole_step_trains_as_on_cpus(on_cpu, there, kind):
-    device, ranks = there
-    for rank, (got, wanted) in enumerate(zip((one["whole"][kind] for one in ranks), (one["whole"][kind] for one in on_cpu))):
+def assert_trains_as_on_cpus(ranks, on_cpu, kind):
+    for rank, (got, wanted) in enumerate(zip((one[kind] for one in ranks), (one[kind] for one in on_cpu), strict=True)):
         assert "device cuda sm_" in got["text"].splitlines()[1] and "device cuda" not in wanted["text"]
         stats = got["stats"]
         assert stats["replays"] > 4 and stats["kernels"] > 0 and stats["opaque_calls"] == [], got["report"]
@@ -75,26 +76,56 @@ def test_a_whole_step_trains_as_on_cpus(on_cpu, there, kind):
         if "dropout" not in kind:  # another operator draws there
             torch.testing.assert_close(torch.tensor(got["losses"]), torch.tensor(wanted["losses"]), rtol=1e-4, atol=1e-4)
             torch.testing.assert_close(got["state"], wanted["state"], rtol=1e-3, atol=1e-4)
-        assert got["losses"] == ranks[0]["whole"][kind]["losses"], rank
-        assert all(torch.equal(one, ranks[0]["whole"][kind]["state"][name]) for name, one in got["state"].items()), rank
+        assert got["losses"] == ranks[0][kind]["losses"], rank
+        assert all(torch.equal(one, ranks[0][kind]["state"][name]) for name, one in got["state"].items()), rank
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_a_whole_step_trains_as_on_cpus(on_cpu, there, kind):
+    assert_trains_as_on_cpus(*([rank["whole"] for rank in ranks] for ranks in (there[1], on_cpu)), kind)
+
+
+@pytest.mark.parametrize("kind", WEIGHED)
+def test_what_is_weighed_by_a_cards_rates_trains_as_on_cpus(on_cpu, there, kind):
+    test_a_whole_step_trains_as_on_cpus(on_cpu, there, kind)
+    report = there[1][0]["whole"][kind]["report"]
+    assert "from data sheets and published rates of the card" in report, report
+
+
+def test_stages_of_four_ranks_train_as_on_cpus(build_dir, tmp_path):
+    ranks = {device: results_on(device, build_dir, tmp_path / device, ranks=4) for device in ("cpu", "emulated")}
+    assert_trains_as_on_cpus(ranks["emulated"], ranks["cpu"], "stages and dp")
 
 
 def test_a_whole_step_goes_on_from_a_checkpoint_elsewhere(on_cpu, there, build_dir, tmp_path_factory, tmp_path):
     device, ranks = there
     root = tmp_path_factory.getbasetemp()
-    for name, from_there in ((device, False), ("cpu", True)):
-        saved = next(root.glob(f"ranks*/{device if from_there else 'cpu'}")) / "saved"
-        for rank, here in zip(results_on(name, build_dir, tmp_path / name, saved=[saved]), on_cpu, strict=True):
-            torch.testing.assert_close(torch.tensor(rank["losses"]), torch.tensor(here["whole"]["went on"]["losses"]), rtol=1e-4, atol=1e-4)
+    for name, from_there in ((device, False), ("cpu", True), (device, True)):
+        saved = next(root.glob(f"ranks*/{device if from_there else 'cpu'}"))
+        out = tmp_path / f"{name} {from_there}"
+        for got, there, here in zip(results_on(name, build_dir, out, saved=[saved]), ranks, on_cpu, strict=True):
+            for kind in ("in one piece", "in stages"):
+                wanted = here["whole"][f"{kind} went on"]["losses"]
+                torch.testing.assert_close(torch.tensor(got[kind]), torch.tensor(wanted), rtol=1e-4, atol=1e-4)
+            if (name, from_there) == (device, True):  # where it saved, the same is drawn
+                assert got["with dropout"] == there["whole"]["with dropout went on"]["losses"]
 
 
-def test_what_runs_on_cpus_alone_is_one_line(there):
-    for rank in there[1]:
-        for kind, words in (("in stages", "steps run in stages"), ("in micro-batches", "steps run in micro-batches"),
-                            ("auto", 'parallel="auto" weighs steps'), ("overlap", "overlap=True weighs orders"),
-                            ("context", 'context="auto" weighs ways of attention'),
-                            ("budget", 'memory_budget="auto" weighs plans')):
-            assert f"{words} on the CPU alone" in rank[kind] and len(rank[kind].splitlines()) == 1, rank[kind]
+def test_what_cannot_be_weighed_or_cut_is_one_line(there):
+    """Of a card whose rates are not known."""
+    device, ranks = there
+    if device == "cuda":
+        pytest.skip("[SKIP] the emulated device is such a card")
+    weighs = ["parallel = \"auto\"", "overlap = true", "context = \"auto\"", *["the memory budget \"auto\""] * 2]
+    for number, rank in enumerate(ranks):
+        for kind, what in zip(WEIGHED, weighs, strict=True):
+            words = f"{what} weighs by rates, and those of emulated:{number} are not known, those of a100, "
+            assert words in rank["refused"][kind] and len(rank["refused"][kind].splitlines()) == 1, rank["refused"][kind]
+
+
+def test_rows_that_do_not_divide_are_told_as_on_cpus(on_cpu, there):
+    for rank, here in zip(there[1], on_cpu, strict=True):
+        assert rank["refused"]["three micro-batches"] == here["refused"]["three micro-batches"] is not None
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="[SKIP] there is no CUDA device")

@@ -47,6 +47,22 @@ update %0 = %7
 return %8
 )";
 
+// What the program has on the host is copied where it is read, and back.
+TEST(FromGraph, AFunctionLiesWhereItsStepDoes) {
+  GraphScheduleOptions options{.features = {.sm = 90}};
+  options.memory = {"cuda:0", {{InputKind::kParameter, "w"}}};
+  const Schedule s = planned(kSmallStep, options).schedule;
+  EXPECT_EQ(s.device, "cuda:0");
+  for (const ScheduleInput& one : s.inputs)
+    EXPECT_EQ(buffer(s, one.operand).space, one.key == "w" ? Space::kHost : Space::kDevice) << one.key;
+  const auto crosses = [&](const Instruction& one) {
+    return one.kind == Kind::kCopy && buffer(s, one.reads[0]).space != buffer(s, one.writes[0]).space;
+  };
+  EXPECT_EQ(std::ranges::count_if(s.instructions, crosses), 2);
+  for (const Instruction& one : s.instructions)
+    if (crosses(one)) EXPECT_EQ(one.attrs.find("non_blocking"), nullptr);
+}
+
 // Attention leaves its heads as the projection behind it reads them; an op that overwrites its operand knows nothing of
 // that.
 TEST(FromGraph, NothingIsOverwrittenInAnotherLayout) {

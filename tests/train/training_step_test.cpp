@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 
+#include "aten/generator_snapshot.h"
 #include "capture/virtual/virtual_region.h"
 #include "models/lora.h"
 
@@ -199,7 +200,7 @@ TEST_F(TrainingStepTest, DrawsAreThoseOfTheWholeBatch) {
         all.push_back(loss.item<double>());
         all.push_back(norm.item<double>());
       }
-      generators.push_back(at::globalContext().defaultGenerator(at::kCPU).get_state());
+      generators.push_back(default_generator_of(at::kCPU).get_state());
     }
     for (size_t i = 0; i < numbers[0].size(); ++i)
       EXPECT_NEAR(numbers[1][i], numbers[0][i], error * numbers[0][i]) << compute << i;

@@ -4,11 +4,11 @@
 #include <array>
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 
 #include "aten/constants.h"
 #include "aten/draws_leave_no_trace.h"
+#include "aten/generator_snapshot.h"
 #include "aten/virtual_device.h"
 #include "aten/virtual_memory.h"
 #include "base/check.h"
@@ -99,9 +99,7 @@ bool set_window(c10::ArrayRef<c10::IValue> arguments) {
 at::Generator generator_of(c10::ArrayRef<c10::IValue> arguments) {
   for (const c10::IValue& value : arguments)
     if (value.isGenerator()) return value.toGenerator();
-  const std::optional<c10::Device> device = device_among(arguments);
-  return device && device->is_cuda() ? at::globalContext().defaultGenerator(*device)
-                                     : at::detail::getDefaultCPUGenerator();
+  return default_generator_of(device_among(arguments).value_or(at::kCPU));
 }
 
 // Whether a kernel may be given the tensor itself.

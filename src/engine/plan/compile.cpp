@@ -90,6 +90,7 @@ GraphScheduleOptions plain_options(const Trace& trace, const CompileOptions& opt
   GraphScheduleOptions plain;
   plain.threads = options.target.threads;
   plain.trace = options.function == nullptr ? &trace : nullptr;
+  plain.memory = options.memory;
   plain.is_plain = true;
   if (const auto facts = facts_of(plain, kernels)) {
     plain.features.sm = facts->compute_capability;
@@ -127,9 +128,8 @@ Graph functionalised_for_device(const Trace& trace) {
   return std::move(captured.graph);
 }
 
-Graph captured_graph(const Trace& trace, const CompileOptions& options) {
-  if (options.function != nullptr) return *options.function;
-  return trace.device.empty() ? functionalise(trace) : functionalised_for_device(trace);
+Graph graph_to_plan(const Trace& trace, const CompileOptions& options) {
+  return options.function != nullptr ? *options.function : captured_graph(trace);
 }
 
 Compiled bound(Compiled compiled, KernelSources& kernels, const std::shared_ptr<Ranks>& ranks) {
@@ -139,6 +139,17 @@ Compiled bound(Compiled compiled, KernelSources& kernels, const std::shared_ptr<
   return compiled;
 }
 }  // namespace
+
+Graph captured_graph(const Trace& trace) {
+  return trace.device.empty() ? functionalise(trace) : functionalised_for_device(trace);
+}
+
+Target target_on(const std::string& device, Target target, KernelSources& kernels) {
+  if (device.empty()) return target;
+  target.features = {.sm = usable_device_facts(device, kernels).compute_capability};
+  target.threads = 1;
+  return target;
+}
 
 Schedule plan_exact(const Trace& trace, int threads) {
   verify(trace);
@@ -150,10 +161,8 @@ PlannedGraph plan_fast(const Trace& trace, KernelSources& kernels, const Compile
   PlanGraphOptions how;
   how.target = options.target;
   how.target.features = features_of(kernels.micro_kernels);
-  if (options.function == nullptr && !trace.device.empty()) {
-    how.target.features = {.sm = usable_device_facts(trace.device, kernels).compute_capability};
-    how.target.threads = 1;
-  }
+  how.target = target_on(options.function == nullptr ? trace.device : options.memory.device, how.target, kernels);
+  how.memory = options.memory;
   how.budget = options.budget;
   how.passes.settings.strategy = options.strategy;
   if (options.function == nullptr)
@@ -163,7 +172,7 @@ PlannedGraph plan_fast(const Trace& trace, KernelSources& kernels, const Compile
   how.schedule = [&](const Graph& graph, const GraphScheduleOptions& one) {
     return schedule_measured(graph, kernels, one);
   };
-  return plan_graph(captured_graph(trace, options), options.function == nullptr ? &trace : nullptr, how);
+  return plan_graph(graph_to_plan(trace, options), options.function == nullptr ? &trace : nullptr, how);
 }
 
 //   exact   Trace --from_trace--> Schedule --bind--> Executor
@@ -231,7 +240,7 @@ Compiled compile_plain(const Trace& trace, KernelSources& kernels, const Compile
     if (options.function != nullptr) leave_out_what_is_done(passes);
   };
   leave_out({"fuse_losses", "recompute", "merge_collectives", "fuse"});
-  const Graph captured = captured_graph(trace, options);
+  const Graph captured = graph_to_plan(trace, options);
   bool found = fits(run_passes(captured, passes).graph) || fits(limit->fused);
   leave_out({"fuse"});
   for (uint64_t budget = most_bytes, attempt = 0; !found && attempt < kPlainAttempts; ++attempt) {

@@ -24,7 +24,14 @@ struct CompileOptions {
   // Planned instead of the trace, which is then ignored: a function cut out of one rank's step (passes/stages). Must
   // outlive everything that is made from it.
   const Graph* function = nullptr;
+  StepMemory memory = {};  // that of the step which the function was cut out of
 };
+
+// A captured step as a Graph. UserError for what a Graph cannot express, on a device also for calls on the host's
+// memory.
+Graph captured_graph(const Trace& trace);
+// `target` with the features and threads that a step on the device is planned with; on none: as it is.
+Target target_on(const std::string& device, Target target, KernelSources& kernels);
 
 // `exact` mode: the recorded calls of the trace, with planned memory.
 Schedule plan_exact(const Trace& trace, int threads);

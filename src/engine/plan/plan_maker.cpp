@@ -30,7 +30,7 @@ void PlanMaker::announce(Plan& plan, const std::vector<at::Tensor>& tensors) {
   log().info("captured {} calls, planned {} for {} instructions in {:.2f} s", stats_.nodes,
              human_bytes(stats_.planned_peak_bytes), stats_.instructions, plan.planning_seconds());
   if (plan.weighed()) {
-    stats_.auto_budget = to_text(*plan.weighed(), plan.known().is_calibrated);
+    stats_.auto_budget = to_text(*plan.weighed(), plan.known());
     log().info("memory budget auto: {}", stats_.auto_budget);
   }
   warn_of(plan);

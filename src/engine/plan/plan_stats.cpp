@@ -62,7 +62,7 @@ void compare_with_expected(Stats& stats, Plan& plan, double seconds) {
   std::ranges::sort(warm);
   const std::string measured = str("measured {} and {} a step, the median of {} replays",
                                    time_text(warm[kMeasured / 2]), human_bytes(stats.measured_peak_bytes), kMeasured);
-  stats.auto_budget = str("{}; {}", to_text(*plan.weighed(), plan.known().is_calibrated), measured);
+  stats.auto_budget = str("{}; {}", to_text(*plan.weighed(), plan.known()), measured);
   log().info("memory budget auto: expected {} and {} a step, {}", time_text(plan.weighed()->chosen.seconds),
              human_bytes(plan.weighed()->chosen.peak_bytes), measured);
 }

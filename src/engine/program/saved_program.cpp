@@ -6,9 +6,9 @@
 
 #include <fmt/ranges.h>
 
-#include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include "aten/generator_snapshot.h"
 #include "aten/virtual_memory.h"
 #include "base/check.h"
 #include "base/files.h"
@@ -25,8 +25,6 @@ namespace {
 
 constexpr const char* kStateFile = "optimizer.safetensors";
 
-at::Generator default_generator() { return at::globalContext().defaultGenerator(at::kCPU); }
-
 bool is_in(const std::vector<OwnedKey>& keys, const OwnedKey& key) {
   return std::ranges::find(keys, key) != keys.end();
 }
@@ -42,6 +40,14 @@ std::vector<SavedTensor> saved_tensors(const Program& program) {
     if (key.owner != Owner::kGradient && tensors[k].defined())
       out.push_back({key, program.is_of_model(key), tensors[k]});
   }
+  return out;
+}
+
+std::vector<std::pair<std::string, at::Generator>> saved_generators(const Program& program) {
+  std::vector<std::pair<std::string, at::Generator>> out = {{kGeneratorState, default_generator_of(at::kCPU)}};
+  std::vector<at::Tensor> tensors;
+  program.append_tensors(tensors);
+  for (const auto& [key, generator] : device_generators(tensors)) out.emplace_back(kDeviceGeneratorState, generator);
   return out;
 }
 
@@ -69,7 +75,7 @@ const TensorFiles::Tensor* SavedProgram::find(const SavedTensor& tensor, const T
 std::vector<std::string> SavedProgram::names_of_state() const {
   std::vector<std::string> names;
   for (const TensorFiles::Tensor& tensor : state_.tensors())
-    if (tensor.name != kGeneratorState) names.push_back(tensor.name);
+    if (tensor.name != kGeneratorState && tensor.name != kDeviceGeneratorState) names.push_back(tensor.name);
   return names;
 }
 
@@ -94,10 +100,10 @@ void SavedProgram::check(const Program& program, const std::vector<OwnedKey>& be
                directory_.string(), name);
 }
 
-void SavedProgram::load_generator() const {
-  const TensorFiles::Tensor* state = state_.find(kGeneratorState);
-  USER_CHECK(state != nullptr, "{}: the generator's state is missing", directory_.string());
-  default_generator().set_state(read_tensor(state_, *state));
+void SavedProgram::load_generators(const Program& program) const {
+  USER_CHECK(state_.find(kGeneratorState) != nullptr, "{}: the generator's state is missing", directory_.string());
+  for (auto& [name, generator] : saved_generators(program))
+    if (const TensorFiles::Tensor* state = state_.find(name)) generator.set_state(read_tensor(state_, *state));
 }
 
 Checkpoint find_checkpoint(const fs::path& from) {
@@ -134,7 +140,7 @@ void load_program(Program& program, const SavedProgram& saved) {
       one.tensor.fill_(*program.initial_value(one.key));
     }
   }
-  saved.load_generator();
+  saved.load_generators(program);
 }
 
 // ---- writing
@@ -147,7 +153,7 @@ fs::path save_program(Program& program, const fs::path& output, int64_t number, 
                name_of(one.key.owner), one.key.key);
     (!one.is_of_model ? state : is_kept(one) ? kept : trained).emplace_back(one.key.key, one.tensor);
   }
-  state.emplace_back(kGeneratorState, default_generator().get_state());
+  for (const auto& [name, generator] : saved_generators(program)) state.emplace_back(name, generator.get_state());
   CheckpointWriter writer(output, {.step = number});
   SharingFiles sharing(system_files(), newest_directory(output));
   save_model_parts(writer.path(), {kept, trained}, sharing);

@@ -28,6 +28,9 @@ struct SavedTensor {
 // The tensors of the program's last refresh, in the order of its keys.
 std::vector<SavedTensor> saved_tensors(const Program& program);
 
+// The default generators from which the program may draw: the CPU's and its device's, by the names of their states.
+std::vector<std::pair<std::string, at::Generator>> saved_generators(const Program& program);
+
 // Whether it is a large parameter that no step changes: it has a file of its own, which later checkpoints share.
 bool is_kept(const SavedTensor& tensor);
 
@@ -41,9 +44,10 @@ class SavedProgram {
   // Throws UserError for another program's checkpoint: one that lacks a tensor which the program had `before` state was
   // made for its optimizers, has a tensor that the program has not, or has one of another shape.
   void check(const Program& program, const std::vector<OwnedKey>& before) const;
-  // The names of the tensors beside the model, without the generator's state.
+  // The names of the tensors beside the model, without the generators' states.
   [[nodiscard]] std::vector<std::string> names_of_state() const;
-  void load_generator() const;
+  // Of a checkpoint from a CPU, a device's generator stays as it is.
+  void load_generators(const Program& program) const;
 
  private:
   std::filesystem::path directory_;

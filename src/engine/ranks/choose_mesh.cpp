@@ -15,7 +15,6 @@
 #include "base/text.h"
 #include "cost/profile.h"
 #include "engine/ranks/stage_cuts.h"
-#include "passes/from_trace/functionalise.h"
 #include "passes/partition/partition.h"
 #include "passes/stages/cut_batch.h"
 #include "passes/stages/place_nodes.h"
@@ -61,7 +60,7 @@ SearchResult search_here(const Trace& captured, const Parallel& parallel, const 
   model.heads = cluster.devices();  // who cannot be split so, the plan says
   model.rows = rows;
   model.fp8 = fp8;
-  const Graph graph = functionalise(captured);
+  const Graph graph = captured_graph(captured);
   model.most_stages = std::ssize(layer_modules(graph));
   model.capture = [&](int64_t, bool) { return graph; };
   model.cut = [&](const Candidate& way, Strategy& strategy, const RecomputeOptions* recompute) {
@@ -119,6 +118,8 @@ Cluster cluster_of_ranks(const Target& target, int64_t ranks, int64_t on_a_machi
   const uint64_t bytes = share - std::min(share, resident_process_bytes());
   const bool has_budget = budget.kind == MemoryBudget::Kind::kBytes;
   cluster.cpu_memory_bytes = static_cast<int64_t>(has_budget ? std::min(bytes, budget.bytes) : bytes);
+  if (cluster.target.gpu && has_budget)
+    cluster.target.gpu->memory_bytes = std::min(cluster.target.gpu->memory_bytes, static_cast<int64_t>(budget.bytes));
   return cluster;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "cost/target.h"
+#include "engine/ranks/consensus.h"
 #include "runtime/micro_kernels.h"
 
 namespace stepc {
@@ -85,6 +86,13 @@ CommonMachine common_machine(const CpuTarget& cpu, const blocked::MicroKernels& 
           "{} with {}",
           cpus[0].name, to_text(features[0]), r, cpus[r].name, to_text(features[r]), common.cpu.name,
           to_text(all_have));
+  return common;
+}
+
+CommonCard common_card(const c10::Device& device, const std::optional<Target>& given, Ranks& ranks) {
+  const std::optional<Target> own = given && given->gpu ? given : target_of_card(device);
+  CommonCard common{{}, common_error(ranks, own ? std::string() : why_not_weighed(device))};
+  if (common.why_unknown.empty()) common.known.target = parse_target(ranks.exchange(to_text(*own))[0]);
   return common;
 }
 

@@ -23,6 +23,14 @@ struct CommonMachine {
 CommonMachine common_machine(const CpuTarget& cpu, const blocked::MicroKernels& kernels, const KnownTarget& known,
                              Ranks& ranks);
 
+// What steps on the ranks' devices are weighed and predicted with: the Target of a GPU that is given, else rank 0's
+// card; what is not known of one rank's card is known of none. All ranks call it together.
+struct CommonCard {
+  KnownTarget known;        // without Target::gpu: none is known,
+  std::string why_unknown;  // and why
+};
+CommonCard common_card(const c10::Device& device, const std::optional<Target>& given, Ranks& ranks);
+
 // The least CPU of all: one of them where all are the same, else the level of x86-64 that all have.
 CpuTarget common_cpu(const std::vector<CpuTarget>& all);
 // What all have.

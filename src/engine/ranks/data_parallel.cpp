@@ -14,8 +14,6 @@
 #include "base/hash.h"
 #include "base/text.h"
 #include "engine/compare/tensor_hash.h"
-#include "ir/alignment.h"
-#include "ir/rank_parts.h"
 
 namespace stepc {
 
@@ -74,11 +72,8 @@ void average(Ranks& ranks, const std::vector<at::Tensor>& tensors, const std::st
   const int64_t n = ranks.ranks();
   at::Tensor scratch;
   for_buckets(detached(tensors), [&](at::TensorList bucket) {
-    uint64_t bytes = 0;
-    for (const at::Tensor& dense : bucket) {
-      bytes += aligned(reduction_scratch_bytes(dense.numel(), static_cast<uint64_t>(dense.element_size()), n));
-      dense.mul_(1.0 / static_cast<double>(n));
-    }
+    const uint64_t bytes = scratch_bytes_for(bucket, n);
+    for (const at::Tensor& dense : bucket) dense.mul_(1.0 / static_cast<double>(n));
     if (!scratch.defined() || scratch.nbytes() < bytes)
       scratch = at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions(at::kByte));
     ranks.all().all_reduce(bucket, ReduceOp::kSum, scratch.mutable_data_ptr(), bytes);

@@ -21,7 +21,7 @@ namespace stepc {
 namespace {
 
 // A rank's step runs as a Graph, or not at all.
-void check_memory_of(const Program& program, const Config& config) {
+void check_memory_of(const Program& program, const Config& config, std::string_view where, bool is_alone) {
   std::vector<at::Tensor> tensors;
   program.append_tensors(tensors);
   for (size_t t = 0; t < tensors.size(); ++t) {
@@ -29,27 +29,15 @@ void check_memory_of(const Program& program, const Config& config) {
     const c10::Device device = tensors[t].device();
     if (is_on_virtual_device(device)) continue;
     const std::string place = str("'{}' lies on {}", program.keys()[t].key, device.str());
-    USER_CHECK(
-        !device.is_cuda() || config.device_kernels,
-        "a step on ranks runs as a Graph, and {}, where none has run yet: device_kernels=True tries it; without it "
-        "ranks average the gradients of an unchanged loop, stepc.accelerate(model, optimizer, config=config)",
-        place);
+    USER_CHECK(!device.is_cuda() || config.device_kernels,
+               "a step {} runs as a Graph, and {}, where none has run yet: device_kernels=True tries it{}", where,
+               place,
+               is_alone ? ""
+                        : "; without it ranks average the gradients of an unchanged loop, stepc.accelerate(model, "
+                          "optimizer, config=config)");
     const std::string why = install_device_hook(device.type());
-    USER_CHECK(why.empty(), "a step on ranks has memory that is planned, and {}: {}", place, why);
+    USER_CHECK(why.empty(), "a step {} has memory that is planned, and {}: {}", where, place, why);
   }
-}
-
-// What ranks do on the CPU alone, where its rates are known; empty: nothing of it is asked for.
-std::string_view on_cpus_alone(const Strategy& strategy, const Pipeline& pipeline, const MemoryBudget& budget,
-                               bool is_searched) {
-  if (is_searched) return "parallel=\"auto\" weighs steps";
-  if (pipeline.ranks > 1) return "steps run in stages";
-  if (pipeline != Pipeline()) return "steps run in micro-batches";
-  if (strategy.overlap_bytes) return "overlap=True weighs orders";
-  if (budget.kind == MemoryBudget::Kind::kAuto) return "memory_budget=\"auto\" weighs plans";
-  if (strategy.mesh.find("cp") && strategy.context == Context::kByPrice)
-    return "context=\"auto\" weighs ways of attention";
-  return {};
 }
 
 // How often a step is captured again because its program has other parts than were known before.
@@ -154,11 +142,7 @@ void RankStep::capture(const StepInput& input, const StepOnFn& step, const Numbe
 }
 
 void RankStep::add_plan(VirtualPlan captured, const StepInput& input) {
-  const std::string& device = captured.trace.device;
-  const std::string_view on_cpus = on_cpus_alone(strategy_, pipeline_, budget_, is_open_);
-  USER_CHECK(device.empty() || on_cpus.empty(), "this step has its tensors on {}, and {} on the CPU alone", device,
-             on_cpus);
-  agree_on_machine();
+  agree_on_machine(captured.trace.device);
   CompileOptions options;
   options.target = target().target;
   options.target.rates = parse_target(ranks_->exchange(to_text(options.target))[0]).rates;  // one price for all
@@ -251,8 +235,8 @@ void RankStep::find_rows(const StepInput& input, const StepOnFn& step, const std
   INTERNAL_CHECK(try_capture().empty(), "a step that was captured is not captured again: {}", why);
 }
 
-// Agrees on the kernels and rates that all ranks plan with.
-void RankStep::agree_on_machine() {
+// Agrees on the kernels and rates that all ranks plan with; on a device, where these count, on those of its card.
+void RankStep::agree_on_machine(const std::string& device) {
   const blocked::MicroKernels own = kernels_          ? kernels_->micro_kernels
                                     : config_.kernels ? config_.kernels->micro_kernels
                                                       : probe_micro_kernels();
@@ -260,6 +244,12 @@ void RankStep::agree_on_machine() {
       common_machine(host_cpu(), own, known_target(config_, features_of(own), at::get_num_threads()), *ranks_);
   known_ = common.known;
   if (!common.told.empty()) warn_once(common.told);
+  if (!device.empty()) {
+    CommonCard card = common_card(c10::Device(device), config_.target, *ranks_);
+    const std::string_view weighed = is_open_ ? "parallel = \"auto\"" : weighed_by_rates(strategy_, budget_);
+    USER_CHECK(weighed.empty() || card.why_unknown.empty(), "{} weighs by rates, and {}", weighed, card.why_unknown);
+    known_ = std::move(card.known);
+  }
   if (kernels_ != nullptr) return;
   if (config_.kernels && common.told.empty())
     kernels_ = config_.kernels;
@@ -270,7 +260,7 @@ void RankStep::agree_on_machine() {
 // Captures the step: one trace if its code takes no decision by numbers that it reads, otherwise one path.
 VirtualPlan RankStep::plan_on(const std::vector<at::Tensor>& batch, const StepInput& input, const StepOnFn& step,
                               const Numbers& numbers) {
-  check_memory_of(program_, config_);
+  check_memory_of(program_, config_, where(), ranks_->ranks() == 1);
   const StepInput given{batch, input.names, input.constants};
   const auto on_batch = [&] { return step(batch); };
   if (numbers || is_traced_)

@@ -1,7 +1,6 @@
 // A checkpoint of a step on ranks: the program's tensors by their keys, in slices.
 #include <optional>
 
-#include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "aten/virtual_memory.h"
@@ -72,7 +71,7 @@ void ProgramParts::write_own_slices(const std::filesystem::path& directory, File
                  name_of(one.key.owner), one.key.key);
     }
   }
-  whole[1].emplace_back(kGeneratorState, at::globalContext().defaultGenerator(at::kCPU).get_state());
+  for (const auto& [name, generator] : saved_generators(program_)) whole[1].emplace_back(name, generator.get_state());
   for (const size_t which : {0, 1}) {
     SavedSlices slices = slices_of(state_, in_parts[which]);
     NamedTensors tensors = windows(state_, slices);
@@ -154,7 +153,7 @@ Checkpoint ProgramParts::load(const std::filesystem::path& from, const AcceptFn&
     else
       put_into(one.tensor, read_tensor(*files, *found));
   }
-  saved->load_generator();
+  saved->load_generators(program_);
   return checkpoint;
 }
 

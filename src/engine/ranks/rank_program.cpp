@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "engine/ranks/consensus.h"
 #include "engine/ranks/verify_rank.h"
+#include "ir/alignment.h"
 
 namespace stepc {
 
@@ -83,6 +84,9 @@ RunInputs RankProgram::inputs_of(Executor& executor, const std::vector<at::Tenso
     if (input.part && tensor.sizes() == c10::IntArrayRef(input.part->shape))
       tensor = part_of(tensor, input.part->sharding, state_.mesh(), ranks_->rank());
     tensor = tensor.contiguous();
+    // Rows of a larger batch begin anywhere, and kernels of a device want more.
+    if (!tensor.is_cpu() && reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % kAlignment != 0)
+      tensor = tensor.clone();
   }
   if (const std::string why = executor.why_not(inputs.tensors); !why.empty())
     throw InternalError(str("a rank's tensors are not those of its step: {}", why));

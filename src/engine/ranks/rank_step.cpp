@@ -6,7 +6,6 @@
 
 #include <fmt/ranges.h>
 
-#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
@@ -389,8 +388,7 @@ void RankStep::count(const Entry& plan) {
   stats_.layout_algorithm = schedule.layout_algorithm;
   stats_.planning_seconds += seconds;
   stats_.state_bytes = parts_.state().bytes();
-  if (plan.staged && plan.staged->weighed())
-    stats_.auto_budget = to_text(*plan.staged->weighed(), known_.is_calibrated);
+  if (plan.staged && plan.staged->weighed()) stats_.auto_budget = to_text(*plan.staged->weighed(), known_);
   const std::string where = strategy_.mesh.axes.empty() ? std::string()
                                                         : str(", {} of them collectives, on rank {} of {}", collectives,
                                                               ranks_->rank(), to_text(strategy_.mesh));
@@ -411,22 +409,14 @@ const RankProgram* RankStep::latest() const { return plans_.empty() ? nullptr : 
 
 KnownTarget RankStep::target() const {
   KnownTarget known = known_;
-  known.target.threads = at::get_num_threads();
+  if (!known.target.gpu) known.target.threads = at::get_num_threads();
   return known;
 }
 
-KnownTarget RankStep::target_of(const Schedule& schedule) const {
-  return schedule.device.empty() ? target() : target_of_device(schedule.device);
-}
-
 std::optional<Prediction> RankStep::prediction() const {
-  if (latest() == nullptr) return std::nullopt;
-  const Schedule& schedule = latest()->schedule();
-  const KnownTarget known = target_of(schedule);
-  if (!is_priced(schedule, known)) return std::nullopt;
-  if (!plans_.front().staged) return predict(schedule, known);
-  if (!schedule.device.empty()) return std::nullopt;  // its stages are priced by rates of CPUs
-  return Prediction{plans_.front().staged->predicted_seconds(), known_.is_calibrated};
+  if (latest() == nullptr || !is_priced(latest()->schedule(), known_)) return std::nullopt;
+  if (plans_.front().staged) return plans_.front().staged->prediction(known_);
+  return predict(latest()->schedule(), target());
 }
 
 std::optional<Target> RankStep::weighed_with() const {
@@ -442,7 +432,7 @@ std::optional<Profile> RankStep::finish_profile() {
     for (const RankProgram* program : programs_of(plans_.front())) {
       const auto timed = staged_times_.find(program);
       if (timed == staged_times_.end()) continue;
-      const Profile one = profile_of(program->schedule(), Mode::kFast, timed->second, target_of(program->schedule()));
+      const Profile one = profile_of(program->schedule(), Mode::kFast, timed->second, target());
       if (profile)
         profile->append(one);
       else
@@ -450,7 +440,7 @@ std::optional<Profile> RankStep::finish_profile() {
     }
     return profile;
   }
-  return profile_of(latest()->schedule(), Mode::kFast, *times, target_of(latest()->schedule()));
+  return profile_of(latest()->schedule(), Mode::kFast, *times, target());
 }
 
 std::string RankStep::report() const {
@@ -465,11 +455,9 @@ std::string RankStep::report() const {
     if (stage_ranks_.count == 1)
       out += str("  cut into    {} micro-batches, whose gradients are added up\n", run.program().micro_batches);
     else
-      out +=
-          str("  stages      begin with {}; of the micro-batches' time this rank waits for others {:.0f} %, predicted "
-              "{:.0f} %\n",
-              fmt::join(stages_->cuts().begins(), ", "), 100 * waited,
-              100 * plans_.front().staged->timeline().idle_share(stage_ranks_.own));
+      out += str("  stages      begin with {}; of the micro-batches' time this rank waits for others {:.0f} %{}\n",
+                 fmt::join(stages_->cuts().begins(), ", "), 100 * waited,
+                 plans_.front().staged->predicted_wait(stage_ranks_.own));
   }
   if (ranks_->ranks() == 1) return out;
   return out +

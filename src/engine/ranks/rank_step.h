@@ -20,7 +20,6 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 
 #include "comm/ranks.h"
@@ -96,9 +95,7 @@ class RankStep {
     // Only a plan in one piece is verified by who runs it: functions are by their own runs.
     [[nodiscard]] bool must_verify() const { return program && program->must_verify(); }
     // From which it draws.
-    [[nodiscard]] at::Generator generator() const {
-      return staged ? at::globalContext().defaultGenerator(at::kCPU) : program->generator();
-    }
+    [[nodiscard]] at::Generator generator() const { return staged ? staged->generator() : program->generator(); }
     [[nodiscard]] StepResult go_on() const { return staged ? staged->go_on() : program->go_on(); }
     void abandon() const {
       if (staged) return staged->abandon();
@@ -167,7 +164,7 @@ class RankStep {
                  const std::function<std::string()>& try_capture);
   VirtualPlan plan_on(const std::vector<at::Tensor>& batch, const StepInput& input, const StepOnFn& step,
                       const Numbers& numbers);
-  void agree_on_machine();
+  void agree_on_machine(const std::string& device);
   VirtualPlan captured_alike(const StepInput& input, const StepOnFn& step, const Numbers& numbers);
   std::string update(Entry& plan, const std::vector<at::Tensor>& tensors, Undo& undo, std::string& numbers);
   bool check_alike(const Call& call, const StepInput& input);
@@ -182,7 +179,6 @@ class RankStep {
   static std::vector<const RankProgram*> programs_of(const Entry& plan);
   static const RankProgram& largest_of(const Entry& plan);
   [[nodiscard]] KnownTarget target() const;
-  [[nodiscard]] KnownTarget target_of(const Schedule& schedule) const;  // what its instructions are priced with
   // For messages.
   [[nodiscard]] std::string_view where() const { return ranks_->ranks() > 1 ? "on ranks" : "in micro-batches"; }
 

@@ -7,7 +7,6 @@
 
 #include "base/check.h"
 #include "ops/op_def.h"
-#include "passes/from_trace/functionalise.h"
 #include "passes/partition/partition.h"
 #include "passes/stages/recompute_stages.h"
 #include "plan/rank_graph.h"
@@ -110,6 +109,9 @@ bool is_training(const Graph& micro_batch) {
 Graph rank_graph_of(const VirtualPlan& captured, KernelSources& kernels, CompileOptions& options) {
   USER_CHECK(captured.obstacle.empty(), "this step cannot run on several ranks, because it cannot be planned: {}",
              captured.obstacle);
+  options.memory = memory_of(captured.trace);
+  std::erase_if(options.memory.on_host, [](const auto& input) { return input.first == InputKind::kBatch; });
+  options.target = target_on(captured.trace.device, std::move(options.target), kernels);
   Strategy& strategy = options.strategy;
   if (strategy.context == Context::kByPrice) {  // a way of attention for all stages: that of the step in one piece
     CompileOptions whole = options;
@@ -117,7 +119,7 @@ Graph rank_graph_of(const VirtualPlan& captured, KernelSources& kernels, Compile
     strategy.context = strategy.mesh.find("cp") ? plan_fast(captured.trace, kernels, whole).context : Context::kGather;
   }
   verify(captured.trace);
-  Graph graph = rank_graph(functionalise(captured.trace), strategy, options.target.features, options.fp8);
+  Graph graph = rank_graph(captured_graph(captured.trace), strategy, options.target.features, options.fp8);
   keep_parameters(strategy, graph);
   return graph;
 }

@@ -41,7 +41,8 @@ using StageHolders = std::map<std::string, std::vector<int64_t>>;
 bool is_training(const Graph& micro_batch);
 
 // A captured step as one rank of the mesh without stages runs it. `options`: of that mesh; its strategy learns how
-// parameters lie, and which way attention goes. UserError for a step that could not be captured.
+// parameters lie, and which way attention goes, and they learn of the device that the step lies on, where its functions
+// have all of their batch. UserError for a step that could not be captured.
 Graph rank_graph_of(const VirtualPlan& captured, KernelSources& kernels, CompileOptions& options);
 // The same in micro-batches. UserError as cut_batch().
 BatchCut cut_in_time(const VirtualPlan& captured, int64_t micro_batches, KernelSources& kernels,

@@ -6,7 +6,6 @@
 #include <span>
 #include <utility>
 
-#include <ATen/Context.h>
 #include <ATen/Functions.h>
 
 #include "aten/constants.h"
@@ -21,15 +20,10 @@ namespace stepc {
 
 namespace {
 
-at::Generator draws_of_stages() { return at::globalContext().defaultGenerator(at::kCPU); }
-
-at::Tensor empty_value(const TensorType& type) { return at::empty(type.shape, scalar_type_of(type.dtype)); }
-
 // The generator's states before and after the step, which draws one number, like the plan of a whole step.
-std::pair<GeneratorSnapshot, GeneratorSnapshot> states_of_draws() {
-  at::Generator generator = draws_of_stages();
+std::pair<GeneratorSnapshot, GeneratorSnapshot> states_of_draws(const at::Generator& generator) {
   GeneratorSnapshot before = read_generator(generator);
-  at::randint(INT64_MAX, {}, generator, at::kLong);
+  drawn_number(generator);
   return {std::move(before), read_generator(generator)};
 }
 
@@ -65,7 +59,9 @@ struct StageRun::Step {
 
 StageRun::StageRun(StageParts parts, const StageRanks& ranks, KernelSources& kernels, const CompileOptions& options,
                    const Verify& verify, ShardedState& state, uint64_t held)
-    : parts_(std::move(parts)), ranks_(ranks) {
+    : parts_(std::move(parts)),
+      ranks_(ranks),
+      device_(options.memory.device.empty() ? c10::Device(at::kCPU) : c10::Device(options.memory.device)) {
   stepc::verify(parts_.program);
   INTERNAL_CHECK_EQ(parts_.program.ranks(), ranks_.count);
   std::string text = to_text(parts_.program);
@@ -87,6 +83,10 @@ StageRun::StageRun(StageParts parts, const StageRanks& ranks, KernelSources& ker
 
 StageRun::~StageRun() = default;
 
+at::Tensor StageRun::empty_value(const TensorType& type) const {
+  return at::empty(type.shape, at::TensorOptions(device_).dtype(scalar_type_of(type.dtype)));
+}
+
 void StageRun::begin_receive(size_t call) {
   Step& step = *step_;
   if (step.receives.contains(call)) return;
@@ -107,7 +107,7 @@ void StageRun::run_function(const StageCall& call) {
   std::vector<at::Tensor> tensors = step.micro_batch(call.micro_batch);
   tensors.resize(parts_.cut.batch);
   for (const SlotValue& one : call.reads) tensors.push_back(step.slots[one.slot]);
-  if (step.draws) write_generator(draws_of_stages(), step.draws->first);
+  if (step.draws) write_generator(draws(), step.draws->first);
   StepResult result =
       program.step(tensors, probes.times != nullptr ? &(*probes.times)[&program] : nullptr,
                    probes.on_written ? probes.on_written(program, call.micro_batch, call.function) : nullptr);
@@ -133,7 +133,7 @@ void StageRun::begin(MicroBatchFn micro_batch, const Probes& probes) {
   step_->micro_batch = std::move(micro_batch);
   step_->probes = probes;
   step_->slots.resize(parts_.program.slots[static_cast<size_t>(ranks_.own)]);
-  if (parts_.cut.draws) step_->draws = states_of_draws();
+  if (parts_.cut.draws) step_->draws = states_of_draws(draws());
 }
 
 size_t StageRun::end_of_calls(size_t from, uint32_t reads) const {
@@ -201,7 +201,7 @@ std::vector<at::Tensor> StageRun::end() {
   most_bytes_ = step_->most_bytes;
   waited_seconds_ = step_->waited_seconds;
   run_seconds_ = step_->run_seconds;
-  if (step_->draws) write_generator(draws_of_stages(), step_->draws->second);
+  if (step_->draws) write_generator(draws(), step_->draws->second);
   std::vector<at::Tensor> results = shared_results();
   step_.reset();
   return results;

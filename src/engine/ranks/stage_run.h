@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "aten/generator_snapshot.h"
 #include "engine/ranks/rank_program.h"
 #include "engine/ranks/stage_cuts.h"
 #include "engine/ranks/stage_ranks.h"
@@ -78,8 +79,12 @@ class StageRun {
   void run_function(const StageCall& call);
   std::vector<at::Tensor> shared_results();
 
+  [[nodiscard]] at::Generator draws() const { return default_generator_of(device_); }
+  [[nodiscard]] at::Tensor empty_value(const TensorType& type) const;
+
   StageParts parts_;
   StageRanks ranks_;
+  c10::Device device_;                                  // that the step's tensors lie on
   std::vector<std::unique_ptr<RankProgram>> programs_;  // by function; none: another rank's
   std::unique_ptr<Step> step_;                          // while one runs
   uint64_t most_bytes_ = 0;

@@ -6,8 +6,6 @@
 #include <ATen/Functions.h>
 
 #include "engine/ranks/stage_budget.h"
-#include "ir/alignment.h"
-#include "ir/rank_parts.h"
 #include "runtime/kernel_sources.h"
 
 namespace stepc {
@@ -60,8 +58,7 @@ void StageSteps::sum_shared(const std::vector<std::string>& sums, const StageHol
     const std::vector<int64_t>& on = held->second;
     if (on.size() < 2 || std::ranges::find(on, ranks_.own) == on.end()) continue;
     const at::Tensor& part = state_.part(Owner::kGradient, key);
-    const uint64_t bytes =
-        aligned(reduction_scratch_bytes(part.numel(), static_cast<uint64_t>(part.element_size()), std::ssize(on)));
+    const uint64_t bytes = scratch_bytes_for(part, std::ssize(on));
     const at::Tensor scratch = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
     across_stages(ranks_, on).all_reduce(part, ReduceOp::kSum, scratch.mutable_data_ptr(), bytes);
   }

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <set>
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
 
+#include "aten/memory_regions.h"
 #include "base/check.h"
 #include "runtime/kernel_sources.h"
 
@@ -25,8 +25,10 @@ Arg number_of(const at::Tensor& tensor) {
 StagedStep::StagedStep(VirtualPlan captured, StageSteps& stages, int64_t micro_batches, KernelSources& kernels,
                        CompileOptions& options, const Verify& verify, ShardedState& state)
     : stages_(stages), state_(state) {
+  options.device_graphs = false;  // a micro-batch lies where the one before it did not
   cut_ = cut_in_time(captured, micro_batches, kernels, options);
   trace_ = std::move(captured.trace);
+  if (!trace_.device.empty()) device_ = c10::Device(trace_.device);
   find_numbers();
   runs_ = stages_.runs_of(cut_, options);
   for (const Graph& graph : cut_.before) {
@@ -39,7 +41,8 @@ StagedStep::StagedStep(VirtualPlan captured, StageSteps& stages, int64_t micro_b
 
 // Finds the numbers as a Schedule lists them (schedule/graph_leaving.cpp), in the whole step's Trace.
 void StagedStep::find_numbers() {
-  for (size_t n = 0; n < cut_.numbers.size(); ++n) numbers_.push_back(at::zeros({}, at::kDouble));
+  for (size_t n = 0; n < cut_.numbers.size(); ++n)
+    numbers_.push_back(at::zeros({}, at::TensorOptions(device_).dtype(at::kDouble)));
   const auto place_of = [&](const std::string& key) {
     return static_cast<size_t>(std::ranges::find(cut_.numbers, key) - cut_.numbers.begin());
   };
@@ -102,14 +105,13 @@ std::vector<at::Tensor> StagedStep::rows_of(const std::vector<at::Tensor>& batch
 }
 
 StepResult StagedStep::begin(const std::vector<at::Tensor>& given, const Probes& probes) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  before_run_ = read_generator(generator);
+  before_run_ = read_generator(generator());
   clear_held();
   const std::vector<at::Tensor> batch = batch_of(given);
   std::vector<at::Tensor> of_update = batch;
   of_update.insert(of_update.end(), numbers_.begin(), numbers_.end());
   const auto from_one_seed = [&](const StageRun& run) {
-    if (run.cut().draws) write_generator(generator, *before_run_);
+    if (run.cut().draws) write_generator(generator(), *before_run_);
   };
   const auto for_update = [&](int64_t) { return of_update; };
   for (size_t round = 0; round < cut_.rounds.size(); ++round) {
@@ -149,7 +151,7 @@ void StagedStep::run_passes(const std::vector<at::Tensor>& given, const StageRun
 std::vector<at::Tensor> StagedStep::with_place(const std::vector<at::Tensor>& batch, int64_t micro_batch) const {
   std::vector<at::Tensor> tensors = rows_of(batch, micro_batch);
   tensors.insert(tensors.end(), numbers_.begin(), numbers_.end());
-  tensors.push_back(at::scalar_tensor(micro_batch, at::kLong));
+  tensors.push_back(at::scalar_tensor(micro_batch, at::TensorOptions(device_).dtype(at::kLong)));
   return tensors;
 }
 
@@ -157,6 +159,8 @@ std::vector<at::Tensor> StagedStep::with_place(const std::vector<at::Tensor>& ba
 std::vector<at::Tensor> StagedStep::batch_of(const std::vector<at::Tensor>& given) {
   std::vector<at::Tensor> batch = given;
   batch.resize(cut_.batch);
+  for (at::Tensor& one : batch)
+    if (one.defined()) one = one.to(device_);
   for (const auto& [tensor, rows] : cut_.rows)
     if (!rows.part.sharding.is_whole() && batch[tensor].sizes() == c10::IntArrayRef(rows.part.shape))
       batch[tensor] = part_of(batch[tensor], rows.part.sharding, state_.mesh(), state_.ranks().rank());
@@ -182,7 +186,7 @@ StepResult StagedStep::go_on() {
 
 void StagedStep::abandon() {
   last_update().abandon();
-  if (before_run_) write_generator(at::detail::getDefaultCPUGenerator(), *before_run_);
+  if (before_run_) write_generator(generator(), *before_run_);
   before_run_.reset();
 }
 
@@ -198,11 +202,14 @@ StepResult StagedStep::came_to() {
   const std::vector<at::Tensor> made = last_update().end();
   before_run_.reset();
   for (const BatchCut::Result& one : cut_.results) {
-    const at::Tensor tensor = one.place < 0 ? at::Tensor() : made.at(static_cast<size_t>(one.place))[0];
-    if (one.is_number)
+    at::Tensor tensor = one.place < 0 ? at::Tensor() : made.at(static_cast<size_t>(one.place))[0];
+    if (one.is_number) {
       result.numbers.push_back(number_of(tensor));
-    else
-      result.outputs.push_back(tensor);
+      continue;
+    }
+    const ValueId returned = trace_.outputs.at(result.outputs.size());
+    if (tensor.defined()) tensor = tensor.to(device_of(trace_, trace_.values[returned.index()].storage));
+    result.outputs.push_back(std::move(tensor));
   }
   for (const RankProgram* program : programs()) {
     const MemoryCounts& memory = program->measured();
@@ -285,7 +292,12 @@ uint64_t StagedStep::measured_between() const {
   return bytes;
 }
 
+std::string StagedStep::predicted_wait(int64_t rank) const {
+  return timeline_.seconds > 0 ? str(", predicted {:.0f} %", 100 * timeline_.idle_share(rank)) : std::string();
+}
+
 void StagedStep::predict(const KnownTarget& known) {
+  if (!trace_.device.empty() && !known.target.gpu) return;  // the rates are a CPU's
   timeline_ = runs_.micro_batches[0]->predict(known);
   predicted_seconds_ = timeline_.seconds;
   for (size_t round = 1; round < runs_.micro_batches.size(); ++round)

@@ -50,14 +50,21 @@ class StagedStep {
   // This rank's functions.
   [[nodiscard]] std::vector<const RankProgram*> programs() const;
   [[nodiscard]] bool draws() const;
+  [[nodiscard]] at::Generator generator() const { return default_generator_of(device_); }  // from which it draws
   [[nodiscard]] double planning_seconds() const;
   // The largest function's plan, and what lies between functions.
   [[nodiscard]] uint64_t planned_bytes() const;
   // Of the values that lie between functions, as StageRun's.
   [[nodiscard]] uint64_t planned_between() const;
   [[nodiscard]] uint64_t measured_between() const;
-  [[nodiscard]] const ProgramTimeline& timeline() const { return timeline_; }  // of a round of micro-batches, predicted
-  [[nodiscard]] double predicted_seconds() const { return predicted_seconds_; }
+  // Of a round of micro-batches, how long a rank along pp should wait: ", predicted 12 %"; empty: nothing was
+  // predicted.
+  [[nodiscard]] std::string predicted_wait(int64_t rank) const;
+  [[nodiscard]] Prediction prediction(const KnownTarget& known) const {
+    return {.seconds = predicted_seconds_,
+            .is_calibrated = known.is_calibrated,
+            .is_of_card = known.target.gpu.has_value()};
+  }
   [[nodiscard]] const StageRun& micro_batches() const { return *runs_.micro_batches[0]; }  // of the first round
   // As StageSteps::Runs.
   [[nodiscard]] const std::optional<AutoBudget>& weighed() const { return runs_.weighed; }
@@ -77,6 +84,7 @@ class StagedStep {
   StepResult came_to();
 
   Trace trace_;
+  c10::Device device_ = at::kCPU;  // that the step's tensors lie on
   StageSteps& stages_;
   ShardedState& state_;
   BatchCut cut_;

@@ -87,13 +87,18 @@ std::optional<ChosenStrategy> chosen_before(const RunConfig& config, const std::
 }
 
 ChosenStrategy searched(const RunConfig& config, const std::optional<RunConfig>& before, const Launch& launch,
-                        Ranks& ranks, std::optional<double> document_tokens,
+                        Ranks& ranks, const at::Device& device, std::optional<double> document_tokens,
                         const std::function<void(size_t done, size_t all)>& progress) {
   const models::DecoderConfig shape = read_model_config(config.model.path);
-  const KnownTarget known =
-      known_target(kernel_directory(), features_of(probe_micro_kernels()), static_cast<int>(config.train.threads));
+  const std::optional<Target> card = target_of_card(device);
+  USER_CHECK(card || device.is_cpu(), "train.device = \"{}\": parallel.strategy = \"auto\" weighs by rates, and {}",
+             config.train.device, why_not_weighed(device));
+  const Target target = card ? *card
+                             : known_target(kernel_directory(), features_of(probe_micro_kernels()),
+                                            static_cast<int>(config.train.threads))
+                                   .target;
   Cluster cluster =
-      cluster_of_ranks(known.target, ranks.ranks(), launch.local_ranks, parse_memory_budget(config.memory.budget));
+      cluster_of_ranks(target, ranks.ranks(), launch.local_ranks, parse_memory_budget(config.memory.budget));
   if (!config.parallel.cluster.empty()) {
     const Cluster measured = named_cluster(config.parallel.cluster);
     USER_CHECK(measured.devices() == ranks.ranks(), "parallel.cluster = {}: it has {} devices, and there are {} ranks",
@@ -143,13 +148,13 @@ std::string to_json(const ChosenStrategy& chosen) {
 }  // namespace
 
 ChosenStrategy choose_strategy(const RunConfig& config, const RunDirectory& directory, const Launch& launch,
-                               Ranks& ranks, std::optional<double> document_tokens,
+                               Ranks& ranks, const at::Device& device, std::optional<double> document_tokens,
                                const std::function<void(size_t done, size_t all)>& progress) {
   if (ranks.rank() == 0) {
     const std::optional<RunConfig> before = searched_before(directory);
     std::optional<ChosenStrategy> kept = chosen_before(config, before, ranks.ranks());
     ChosenStrategy chosen =
-        kept ? std::move(*kept) : searched(config, before, launch, ranks, document_tokens, progress);
+        kept ? std::move(*kept) : searched(config, before, launch, ranks, device, document_tokens, progress);
     ranks.exchange(to_json(chosen));
     return chosen;
   }

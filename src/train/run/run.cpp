@@ -119,7 +119,7 @@ Strategy Run::choose(const Launch& launch) {
       document_tokens(read_corpus(config_, open_model_directory(config_.model.path), progress_, /*is_alone=*/false));
   Progress::Phase phase(progress_, "choosing how the ranks are spread");
   ChosenStrategy chosen =
-      choose_strategy(config_, directory_, launch, *ranks_, documents,
+      choose_strategy(config_, directory_, launch, *ranks_, device_, documents,
                       [&](size_t done, size_t all) { phase.update(str("{} of {} ways", done, all)); });
   config_.parallel = chosen.parallel;
   config_.train = chosen.train;

@@ -170,9 +170,6 @@ int train(RunConfig config, bool resume, FileSystem& files, const std::filesyste
       launch.local_ranks == 1 || config.train.device.find(':') == std::string::npos,
       "train.device = \"{}\": {} ranks of this machine each have the device of their number: leave the number out",
       config.train.device, launch.local_ranks);
-  USER_CHECK(launch.ranks == 1 || config.train.device == "cpu" || !is_searched(config),
-             "train.device = \"{}\": parallel.strategy = \"auto\" weighs by rates of CPUs: name the mesh",
-             config.train.device);
   USER_CHECK(config.elastic.rejoin_seconds == 0 || !launch.is_of_agent(),
              "elastic.rejoin_seconds = {:g}: {} ends all ranks when one is lost: leave the key out",
              config.elastic.rejoin_seconds, launch.by);

@@ -128,7 +128,7 @@ NamedTensors LocalLearner::weights() { return saved_weights(directory_, model_, 
 
 NamedTensors LocalLearner::state() {
   NamedTensors state = optimizer_.optimizer->named_state();
-  state.emplace_back(kGeneratorState, at::globalContext().defaultGenerator(at::kCPU).get_state());
+  state.emplace_back(kGeneratorState, default_generator_of(at::kCPU).get_state());
   for (const auto& [key, generator] : device_generators({model_->parameters().front()}))
     state.emplace_back(kDeviceGeneratorState, generator.get_state());
   return state;
@@ -153,7 +153,7 @@ void LocalLearner::write_checkpoint(const std::filesystem::path& checkpoint, con
 void LocalLearner::load_state(NamedTensors state) {
   std::erase_if(state, [&](const auto& item) {
     if (item.first == kGeneratorState)
-      at::Generator(at::globalContext().defaultGenerator(at::kCPU)).set_state(item.second);
+      default_generator_of(at::kCPU).set_state(item.second);
     else if (item.first != kDeviceGeneratorState)
       return false;
     else  // a run that goes on on the CPU has none

@@ -19,7 +19,6 @@ std::map<std::string, at::Tensor> master_weights(const optim::Optimizer& optimiz
 std::string saved_dtype(const std::string& from, const std::string& compute);
 
 inline constexpr const char* kOptimizerFile = "optimizer.safetensors";
-inline constexpr const char* kDeviceGeneratorState = "device_generator";  // beside kGeneratorState, the CPU's
 inline constexpr std::string_view kMasterSuffix = ".master";
 inline constexpr double kBytesPerGb = 1e9;
 

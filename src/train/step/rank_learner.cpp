@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "aten/device_hook.h"
+#include "aten/generator_snapshot.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -43,19 +44,8 @@ SavesFn saves_of(const StageSteps* stages) {
 }
 
 // A rank's step runs as a Graph, or not at all.
-void check_device(const RunConfig& config, const Strategy& strategy, const at::Device& device) {
+void check_device(const RunConfig& config, const at::Device& device) {
   if (device.is_cpu()) return;
-  const std::string_view weighs =
-      strategy.overlap_bytes                                                        ? "parallel.overlap = true"
-      : parse_memory_budget(config.memory.budget).kind == MemoryBudget::Kind::kAuto ? "memory.budget = \"auto\""
-      : strategy.mesh.find("cp") && strategy.context == Context::kByPrice           ? "parallel.context = \"auto\""
-                                                                                    : "";
-  USER_CHECK(weighs.empty(), "train.device = \"{}\": {} weighs by rates of CPUs: give another value",
-             config.train.device, weighs);
-  USER_CHECK(!is_cut(config),
-             "train.device = \"{}\": steps in {} run on CPUs alone so far; leave {} out, or choose \"cpu\"",
-             config.train.device, config.parallel.pp > 1 ? "stages" : "micro-batches",
-             config.parallel.pp > 1 ? "parallel.pp" : "train.micro_batches");
   USER_CHECK(!device.is_cuda() || config.train.device_kernels,
              "train.device = \"{}\": on ranks a step runs as a Graph, which has run on no GPU yet: "
              "train.device_kernels = true tries it",
@@ -93,7 +83,14 @@ RankLearner::RankLearner(ModelDirectory directory, const RunConfig& config, Stra
   config_.parallel.pp = stage_ranks_.count;
   check_pipeline(config_, directory_.config.num_hidden_layers);
   check_stages(config_);
-  check_device(config_, strategy_, device_);
+  check_device(config_, device_);
+  if (!device_.is_cpu()) {
+    CommonCard card = common_card(device_, target, *ranks_);
+    const std::string_view weighed = weighed_by_rates(strategy_, parse_memory_budget(config_.memory.budget));
+    USER_CHECK(weighed.empty() || card.why_unknown.empty(), "train.device = \"{}\": {} weighs by rates, and {}",
+               config_.train.device, weighed, card.why_unknown);
+    machine_.known = std::move(card.known);
+  }
   const VirtualRegion shapes_alone;
   model_ =
       models::Decoder(directory_.config, at::TensorOptions(device_).dtype(models::scalar_type(config.model.compute)));
@@ -216,17 +213,13 @@ void RankLearner::note_run_of(const RankProgram& program) {
   running_ = &program;
 }
 
-KnownTarget RankLearner::priced_with() const {
-  return device_.is_cpu() ? machine_.known : target_of_device(device_.str());
-}
-
 std::optional<Profile> RankLearner::finish_profile() {
   is_timed_ = false;
   std::optional<Profile> profile;
   for (const RankProgram* program : step_programs()) {
     const auto times = timed_.find(program);
     if (times == timed_.end()) continue;
-    Profile one = profile_of(program->schedule(), Mode::kFast, times->second, priced_with());
+    Profile one = profile_of(program->schedule(), Mode::kFast, times->second, machine_.known);
     if (profile)
       profile->append(one);
     else
@@ -298,8 +291,9 @@ at::Tensor RankLearner::next_logits(const std::vector<int64_t>& ids) {
   };
   const std::vector<ModuleRef> modules = {model_};
   // The lengths are not those of training, and only a ring accepts all of them.
+  const bool are_rates_known = device_.is_cpu() || machine_.known.target.gpu;
   const at::Tensor logits = run_other(
-                                str("logits {}", seq), Context::kByPrice,
+                                str("logits {}", seq), are_rates_known ? Context::kByPrice : Context::kRing,
                                 [&] { return stepc::plan(at_place, modules, {}, tensors); }, tensors)
                                 .select(0, 0)
                                 .contiguous()
@@ -326,14 +320,12 @@ NamedTensors RankLearner::weights() { return windows(state_, weight_slices()); }
 NamedTensors RankLearner::state() {
   NamedTensors state = windows(state_, state_slices());
   if (ranks_->rank() != 0) return state;
-  state.emplace_back(kGeneratorState, at::globalContext().defaultGenerator(at::kCPU).get_state());
+  state.emplace_back(kGeneratorState, default_generator_of(at::kCPU).get_state());
   if (device_.is_cuda()) state.emplace_back(kDeviceGeneratorState, draws().get_state());
   return state;
 }
 
-at::Generator RankLearner::draws() const {
-  return at::globalContext().defaultGenerator(device_.is_cuda() ? device_ : at::Device(at::kCPU));
-}
+at::Generator RankLearner::draws() const { return default_generator_of(device_); }
 
 uint64_t RankLearner::staged_bytes() const { return train::staged_bytes(weight_slices(), state_slices(), state_); }
 uint64_t RankLearner::saved_bytes() const { return train::saved_bytes(weight_slices(), state_slices(), state_); }
@@ -359,8 +351,7 @@ void RankLearner::load_optimizer(const std::filesystem::path& checkpoint) {
     hashes[name] = sample_hash(files, tensor);
     if (name == kGeneratorState || name == kDeviceGeneratorState) {
       const bool is_devices = name == kDeviceGeneratorState;  // a run that goes on on the CPU has none
-      if (!is_devices)
-        at::Generator(at::globalContext().defaultGenerator(at::kCPU)).set_state(read_tensor(files, tensor));
+      if (!is_devices) default_generator_of(at::kCPU).set_state(read_tensor(files, tensor));
       if (is_devices && device_.is_cuda()) draws().set_state(read_tensor(files, tensor));
       continue;
     }
@@ -485,22 +476,16 @@ std::string RankLearner::report(const std::optional<Prediction>& /*told*/) const
   const StagedStep& staged = *programs_.rbegin()->second.staged;
   const StageRun& run = staged.micro_batches();
   const double waited = run.run_seconds() > 0 ? run.waited_seconds() / run.run_seconds() : 0;
-  text += str(
-      "stages begin with {}; of the micro-batches' time this rank waits for others {:.0f} %, predicted {:.0f} %\n",
-      fmt::join(stages_->cuts().begins(), ", "), 100 * waited, 100 * staged.timeline().idle_share(stage_ranks_.own));
+  text += str("stages begin with {}; of the micro-batches' time this rank waits for others {:.0f} %{}\n",
+              fmt::join(stages_->cuts().begins(), ", "), 100 * waited, staged.predicted_wait(stage_ranks_.own));
   return text;
 }
 
 std::optional<Prediction> RankLearner::prediction() const {
-  if (programs_.empty()) return std::nullopt;
+  if (programs_.empty() || !is_priced(largest().schedule(), machine_.known)) return std::nullopt;
   const Programs& programs = programs_.rbegin()->second;
-  if (programs.staged != nullptr) {
-    if (!device_.is_cpu()) return std::nullopt;  // its stages are priced by rates of CPUs
-    return Prediction{programs.staged->predicted_seconds(), machine_.known.is_calibrated};
-  }
-  const Schedule& schedule = programs.whole->schedule();
-  const KnownTarget known = priced_with();
-  return is_priced(schedule, known) ? std::optional(predict(schedule, known)) : std::nullopt;
+  if (programs.staged != nullptr) return programs.staged->prediction(machine_.known);
+  return predict(programs.whole->schedule(), machine_.known);
 }
 
 std::optional<Target> RankLearner::weighed_with() const {

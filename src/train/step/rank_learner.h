@@ -91,7 +91,6 @@ class RankLearner final : public Learner {
   at::Tensor next_logits(const std::vector<int64_t>& ids);
   void restore_from(ModelDirectory directory);
   [[nodiscard]] CompileOptions compile_options() const;
-  [[nodiscard]] KnownTarget priced_with() const;
   // From which programs draw.
   [[nodiscard]] at::Generator draws() const;
   // The program's run that comes next counts, and changes the program's tensors where it says so alone.
