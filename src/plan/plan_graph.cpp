@@ -149,6 +149,7 @@ PlannedGraph plan_within(const Graph& captured, const Trace* trace, const PlanGr
   const auto excess_of = [&](const PlannedGraph& one) {
     return excess_bytes(one.plan.schedule, options.budget, eager_bytes);
   };
+  const auto held = [&](const PlannedGraph& one) { return held_bytes(one.plan.schedule, options.budget); };
   RunOptions run = options.passes;
   run.settings.matmuls = matmul_rule(options.target.features);
   set_machine(run.settings, options.target.features);
@@ -170,7 +171,7 @@ PlannedGraph plan_within(const Graph& captured, const Trace* trace, const PlanGr
       planned.plan = options.schedule(planned.graph, planned.options);
     }
     planned.passes = passes.runs();
-    if (!best || planned.plan.schedule.peak_bytes() < best->plan.schedule.peak_bytes()) best = planned;
+    if (!best || held(planned) < held(*best)) best = planned;
     const uint64_t excess = excess_of(planned);
     if (attempt == 1 && excess == 0 && recomputed.nodes.size() == core.nodes.size())
       if (auto kept = plan_that_keeps(captured, options, run, planned)) return std::move(*kept);
@@ -194,7 +195,7 @@ PlannedGraph plan_within(const Graph& captured, const Trace* trace, const PlanGr
     with_logits.passes = passes.runs();
     verify_stage(with_logits.graph, Stage::kFused);
     with_logits.plan = options.schedule(with_logits.graph, with_logits.options);
-    if (with_logits.plan.schedule.peak_bytes() < best->plan.schedule.peak_bytes()) best = std::move(with_logits);
+    if (held(with_logits) < held(*best)) best = std::move(with_logits);
     if (excess_of(*best) == 0) return std::move(*best);
   }
   // What activations do not give, matmuls may: the library's pack nothing, and are slower.

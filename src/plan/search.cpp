@@ -246,7 +246,8 @@ class Searcher {
       options.looks = has_passes ? how.looks : nullptr;
       options.budget = {};
       if (has_passes && !how.most_bytes.empty())
-        options.budget = {MemoryBudget::Kind::kBytes, static_cast<uint64_t>(how.most_bytes[part]), more_layers()};
+        options.budget = {MemoryBudget::Kind::kBytes, static_cast<uint64_t>(how.most_bytes[part]),
+                          more_layers(model_.layers)};
       PartPlan planned =
           has_passes || times > 1 ? plan_part(graph, options) : plan_update(one, layers, part, graph, options);
       state.merge(planned.state);
@@ -328,16 +329,10 @@ class Searcher {
     return !depths.squeezed.empty() && depths.deep[p].has_passes;
   }
 
-  // The peak of part `p`. What is recomputed, and how far, differs from layer to layer, so two such plans say nothing
-  // of a third: the layers that the few stand for keep what each of the few keeps on average.
+  // The peak of part `p`.
   [[nodiscard]] uint64_t step_bytes(const Depths& depths, size_t p) const {
-    if (!is_squeezed(depths, p))
-      return bytes_of_depth(depths.shallow[p].step_bytes, depths.deep[p].step_bytes, model_.layers);
-    return static_cast<uint64_t>(depths.squeezed[p].step_bytes + more_layers() * depths.squeezed[p].kept_bytes);
-  }
-  // For each layer of the deeper plans, so many that they do not have.
-  [[nodiscard]] double more_layers() const {
-    return static_cast<double>(model_.layers - deep()) / static_cast<double>(deep());
+    const Taken& part = is_squeezed(depths, p) ? depths.squeezed[p] : depths.deep[p];
+    return static_cast<uint64_t>(part.memory.peak_bytes(more_layers(model_.layers)));
   }
 
   void sum_up(Outcome& outcome, const Depths& depths) {

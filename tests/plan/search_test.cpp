@@ -209,18 +209,23 @@ TEST(Search, AFurtherLayerAddsWhatTheOthersDo) {
 
 // Of two layers it says what 24 recompute: as much as their own plan does, and no more than there is.
 TEST(Search, WhatRecomputesFitsWithAllItsLayers) {
-  constexpr int64_t kLayers = 24, kRows = 512;
+  constexpr int64_t kLayers = 12, kRows = 512, kProducts = 6;
+  const auto capture = [](int64_t layers, bool) {
+    return layered_step(layers * kProducts, kRows * 64, kWidth, "bf16", kProducts);
+  };
+  SearchModel model = model_of(kLayers, kRows);
+  model.capture = capture;
   SearchOptions options = whole_steps();
   options.pins.dp_shard = 4;
   options.pins.zero = 3;
   Cluster cluster = cluster_of(4);
-  const Outcome roomy = *search(model_of(kLayers, kRows), cluster, options).best();
+  const Outcome roomy = *search(model, cluster, options).best();
   ASSERT_FALSE(roomy.recomputes);
   for (const double part : {0.9, 0.7}) {
     SCOPED_TRACE(part);
     const auto most = static_cast<uint64_t>(part * static_cast<double>(roomy.bytes()));
     cluster.target.gpu->memory_bytes = static_cast<int64_t>(most);
-    const SearchResult result = search(model_of(kLayers, kRows), cluster, options);
+    const SearchResult result = search(model, cluster, options);
     ASSERT_NE(result.best(), nullptr) << result.outcomes[0].why;
     const Outcome& squeezed = *result.best();
     EXPECT_TRUE(squeezed.recomputes);
@@ -229,7 +234,7 @@ TEST(Search, WhatRecomputesFitsWithAllItsLayers) {
     whole.target = cluster.target;
     whole.passes.settings.strategy = strategy_of(squeezed.candidate, options.pins.base);
     whole.budget = {MemoryBudget::Kind::kBytes, most};
-    const Schedule schedule = plan_graph(step_of(kLayers, kRows), nullptr, whole).plan.schedule;
+    const Schedule schedule = plan_graph(capture(kLayers, false), nullptr, whole).plan.schedule;
     EXPECT_LE(schedule.needed_bytes(), most);
     EXPECT_NEAR(static_cast<double>(squeezed.bytes()) / static_cast<double>(schedule.needed_bytes()), 1, 0.15);
     EXPECT_NEAR(squeezed.seconds / simulate(schedule, cluster.target).seconds, 1, 0.1);
