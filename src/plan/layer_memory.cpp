@@ -101,8 +101,13 @@ class Moments {
   }
   [[nodiscard]] std::optional<Layer> layer_for(const Instruction& one) const {
     std::optional<Layer> layer;
-    for (size_t k = 0; k < one.reads.size() && !layer; ++k) layer = layer_read(one.reads[k]);
+    for (size_t k = 0; k < one.reads.size() && !layer && one.source.phase != Phase::kBackward; ++k)
+      if (one.reads[k].valid() && is_made_in(buffer_of(one.reads[k]), {Phase::kBackward, Phase::kUpdate}))
+        layer = layer_read(one.reads[k]);
     return layer;
+  }
+  [[nodiscard]] bool is_made_in(size_t b, std::initializer_list<Phase> phases) const {
+    return lives_[b].first_write != BufferLife::kNever && std::ranges::find(phases, phase_of(b)) != phases.end();
   }
 
   // What takes over another's memory lies where that lies, and counts once.
@@ -191,6 +196,13 @@ LayerMemory::LayerMemory(const Schedule& schedule) {
     own_ += bytes;
     if (all.layers()[b]) own_of_layers_ += bytes;
   }
+}
+
+std::vector<double> LayerMemory::bytes_of_others(const Schedule& schedule) {
+  const Moments all(schedule);
+  std::vector<double> bytes;
+  for (size_t i = 0; i < schedule.instructions.size(); ++i) bytes.push_back(all.of_others_at(i));
+  return bytes;
 }
 
 double LayerMemory::arena_bytes(double more) const {

@@ -26,6 +26,9 @@ class LayerMemory {
   // With what outlives the step.
   [[nodiscard]] double peak_bytes(double more) const;
 
+  // By instruction of a Schedule: what as many further layers hold as there are.
+  static std::vector<double> bytes_of_others(const Schedule& schedule);
+
  private:
   struct Moment {
     double live = 0;       // with the layers that there are
