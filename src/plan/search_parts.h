@@ -47,7 +47,7 @@ struct WholeStep {
 };
 WholeStep whole_of(const Graph& step);
 
-// The way of attention for all functions of a step that is cut: that of the step in one piece.
+// The way of attention of a step.
 Context context_of(const Graph& step, const PlanGraphOptions& options);
 
 }  // namespace stepc
