@@ -58,6 +58,6 @@ def best_plan(*arguments, **keywords):
     if found is None:
         return None, why
     best = found["outcomes"][0]
-    if "seconds" not in best:
+    if best["verdict"] != "planned":
         return None, best.get("why", best["verdict"])
     return best | {"search_seconds": found["search_seconds"]}, None

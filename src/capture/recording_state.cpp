@@ -502,8 +502,9 @@ void RecordingState::begin_call(const c10::OperatorHandle& op, const torch::jit:
   }
   open_.module = module_now(open_);
   if (open_.phase == Phase::kForward && c10::GradMode::is_enabled() && as_ == nullptr) {
-    // Autograd made the call's node just before: it holds the sequence number below the next one.
-    module_of_sequence_[static_cast<int64_t>(at::sequence_number::peek()) - 1] = open_.module;
+    // Autograd made the call's node just before: it holds the sequence number below the next one. A call that has none
+    // finds that of the node before it.
+    module_of_sequence_.try_emplace(static_cast<int64_t>(at::sequence_number::peek()) - 1, open_.module);
   }
   open_shape_depends_ = shape_depends_on_data(op, stack);
   if (is_window_by_place(op, values) && batch_regions_.contains(values[0].toTensor().storage().unsafeGetStorageImpl()))

@@ -189,12 +189,11 @@ const Pass* find_pass(std::string_view name) {
 
 RunResult run_passes(Graph graph, const RunOptions& options) {
   const auto named = [](const std::string& name) {
-    const Pass* pass = find_pass(name);
+    if (const Pass* pass = find_pass(name)) return pass;
     std::vector<std::string> names;
     for (const Pass& known : kPasses) names.emplace_back(known.name);
     const auto near = nearest(name, names);
-    USER_CHECK(pass != nullptr, "no pass is named '{}'{}", name, near ? str("; did you mean '{}'?", *near) : "");
-    return pass;
+    user_error("no pass is named '{}'{}", name, near ? str("; did you mean '{}'?", *near) : "");
   };
   std::vector<const Pass*> passes;
   for (const std::string& name : options.only) passes.push_back(named(name));

@@ -29,10 +29,15 @@ constexpr size_t kFineness = 32;  // halving ends when counts differ by less tha
 constexpr size_t kNever = SIZE_MAX;
 
 // How readily a node runs twice. Ordered: what is cheap for its bytes comes first.
-enum class Kind : uint8_t { kPointwise, kNorm, kOwnKernel, kContraction, kNever };
+enum class Kind : uint8_t { kPointwise, kNorm, kOwnKernel, kContraction, kExchange, kNever };
 
 Kind kind_of(const Node& node) {
-  if (node.aten || collective_of(node) != Collective::kNone) return Kind::kNever;
+  if (node.aten) return Kind::kNever;
+  if (collective_of(node) != Collective::kNone) {
+    constexpr Collective kRepeatable[] = {Collective::kAllGather, Collective::kReduceScatter, Collective::kAllReduce};
+    return std::ranges::find(kRepeatable, collective_of(node)) != std::end(kRepeatable) ? Kind::kExchange
+                                                                                        : Kind::kNever;
+  }
   const OpDef& op = op_def(node.op);
   constexpr Trait kCheap[] = {Trait::kElementwise, Trait::kView, Trait::kConstant, Trait::kRandom};
   if (std::ranges::any_of(kCheap, [&](Trait trait) { return op.has(trait); })) return Kind::kPointwise;
@@ -153,14 +158,15 @@ class Chooser {
   }
 
   // Takes whatever choice saves bytes and keeps all that is recomputed within `most_seconds`: each kind after all
-  // cheaper ones.
-  void choose_all(double most_seconds) {
+  // cheaper ones, up to `dearest`.
+  void choose_all(double most_seconds, Kind dearest) {
     const std::vector<TensorId> tensors = candidates();
     std::set<TensorId> chosen;
-    for (Kind most : {Kind::kPointwise, Kind::kNorm, Kind::kOwnKernel, Kind::kContraction})
-      for (TensorId tensor : tensors)
-        if (kind_at(producer_of(tensor)) <= most && !chosen.contains(tensor) && choose(tensor, most, most_seconds))
-          chosen.insert(tensor);
+    for (Kind most : {Kind::kPointwise, Kind::kNorm, Kind::kOwnKernel, Kind::kContraction, Kind::kExchange})
+      if (most <= dearest)
+        for (TensorId tensor : tensors)
+          if (kind_at(producer_of(tensor)) <= most && !chosen.contains(tensor) && choose(tensor, most, most_seconds))
+            chosen.insert(tensor);
   }
 
   // How many choices were taken; the nodes that are recomputed after the first `count` of them, and their time.
@@ -529,9 +535,19 @@ RecomputeResult recompute(Graph graph, const RecomputeOptions& options) {
   result.peak_before = before.peak_bytes;
   if (result.peak_before > budget) {
     const double most_seconds = options.budget_bytes ? kAnyTime : options.most_extra * result.step_seconds;
-    chooser.choose_all(most_seconds);
-    std::optional<Look> best =
-        best_look(looks, chooser, most_seconds, budget, options.more_layers, before, result.looks);
+    // Stages of a pipeline keep what exchanges give.
+    const bool may_repeat_exchanges = options.budget_bytes && options.never.empty();
+    std::optional<Look> best;
+    for (const Kind dearest : {Kind::kContraction, Kind::kExchange}) {
+      const bool is_met = best && best->peak_bytes <= budget;
+      if (dearest == Kind::kExchange && (is_met || !may_repeat_exchanges)) break;
+      const size_t taken = chooser.taken();
+      chooser.choose_all(most_seconds, dearest);
+      if (dearest == Kind::kExchange && chooser.taken() == taken) break;
+      std::optional<Look> found =
+          best_look(looks, chooser, most_seconds, budget, options.more_layers, before, result.looks);
+      if (!best || (found && found->peak_bytes < best->peak_bytes)) best = std::move(found);
+    }
     if (!best || best->peak_bytes > budget) {  // the search that order() makes may still find what meets it
       result.peak_before = before.unseen_bytes + plan_order(before.problem).peak_bytes;
       if (best) best->peak_bytes = best->unseen_bytes + plan_order(best->problem).peak_bytes;

@@ -1,7 +1,7 @@
 // recompute: recomputes in the backward pass what the forward pass keeps only for it, if that is worth its bytes. The
-// cheapest come first: pointwise chains, then reductions and normalisations, attention, matmuls last; among one kind,
-// those with the most bytes for the least time by the cost model. Draws of a stream give the same numbers again; opaque
-// calls are never repeated. All results keep their bits.
+// cheapest come first: pointwise chains, then reductions and normalisations, attention, matmuls; among one kind, those
+// with the most bytes for the least time by the cost model. Exchanges are made twice where nothing else meets a budget.
+// Draws of a stream give the same numbers again; opaque calls are never repeated. All results keep their bits.
 #pragma once
 
 #include <cstdint>

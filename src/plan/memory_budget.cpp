@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <optional>
-#include <vector>
 
 #include "base/check.h"
 #include "base/text.h"
+#include "plan/layer_memory.h"
 
 namespace stepc {
 
@@ -22,28 +22,10 @@ MemoryBudget beside(MemoryBudget budget, uint64_t others) {
   return budget;
 }
 
-uint64_t kept_by_layers(const Schedule& schedule) {
-  std::vector<bool> is_kept(schedule.buffers.size()), is_made(schedule.buffers.size());
-  uint64_t bytes = 0;
-  for (const Instruction& one : schedule.instructions) {
-    if (one.source.phase == Phase::kBackward)
-      for (OperandId read : one.reads)
-        if (const size_t buffer = schedule.operands[read.index()].buffer.index(); is_kept[buffer]) {
-          bytes += schedule.buffers[buffer].bytes;
-          is_kept[buffer] = false;
-        }
-    for (OperandId write : one.writes) {
-      const size_t buffer = schedule.operands[write.index()].buffer.index();
-      if (schedule.buffers[buffer].kind != Buffer::Kind::kArena || is_made[buffer]) continue;
-      is_made[buffer] = true;
-      is_kept[buffer] = one.source.phase == Phase::kForward && is_of_a_layer(one.source);
-    }
-  }
-  return bytes;
-}
-
 uint64_t held_bytes(const Schedule& schedule, const MemoryBudget& budget) {
-  const double others = budget.more_layers > 0 ? budget.more_layers * static_cast<double>(kept_by_layers(schedule)) : 0;
+  if (budget.more_layers == 0) return schedule.needed_bytes();
+  const double others =
+      LayerMemory(schedule).peak_bytes(budget.more_layers) - static_cast<double>(schedule.peak_bytes());
   return schedule.needed_bytes() + static_cast<uint64_t>(others);
 }
 

@@ -18,7 +18,7 @@ struct MemoryBudget {
   Kind kind = Kind::kNone;
   uint64_t bytes = 0;
   // For a graph of few layers that stands for one of many: the number of missing layers for each layer that it has.
-  // What the missing ones keep for the backward pass counts too.
+  // What the missing ones hold counts too (plan/layer_memory.h).
   double more_layers = 0;
 };
 
@@ -28,10 +28,7 @@ MemoryBudget parse_memory_budget(std::string_view text);
 // The budget that remains for a part of a step beside `others`, bytes that the part leaves unchanged.
 MemoryBudget beside(MemoryBudget budget, uint64_t others);
 
-// The bytes that layers make in the forward pass and that the backward pass reads.
-uint64_t kept_by_layers(const Schedule& schedule);
-
-// The bytes of a step at its peak, with its inputs and with what the layers that it stands for keep.
+// The bytes of a step at its peak, with its inputs and with what the layers that it stands for hold.
 uint64_t held_bytes(const Schedule& schedule, const MemoryBudget& budget);
 
 }  // namespace stepc

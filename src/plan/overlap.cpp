@@ -1,6 +1,8 @@
 #include "plan/overlap.h"
 
+#include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -9,6 +11,7 @@
 #include "memory/order/overlap_order.h"
 #include "ops/op_def.h"
 #include "passes/rewriter.h"
+#include "plan/layer_memory.h"
 #include "plan/simulate.h"
 
 namespace stepc {
@@ -17,6 +20,7 @@ namespace {
 
 // How early exchanges begin, from the earliest: what begins early holds memory for longer.
 constexpr double kWindows[] = {2, 1, 0.5, 0};
+constexpr int kAttempts = 4;  // for each, with less memory where the plan takes more than it may
 
 // What is known of each unit of the graph's memory.
 std::vector<OverlapUnit> units_of(const Graph& graph, const GraphMemory& memory,
@@ -47,6 +51,25 @@ std::vector<OverlapUnit> units_of(const Graph& graph, const GraphMemory& memory,
   return units;
 }
 
+// By place of an order, what layers hold that are not there, each `more` times what each that is there does.
+std::vector<uint64_t> bytes_of_others(const PlannedGraph& planned, const GraphMemory& memory, const UnitOrder& order,
+                                      double more) {
+  if (more == 0) return {};
+  const std::vector<double> others = LayerMemory::bytes_of_others(planned.plan.schedule);
+  std::vector<uint64_t> of_node(planned.graph.nodes.size(), 0);
+  for (size_t i = 0; i < others.size(); ++i)
+    if (const NodeId node = planned.plan.node_of[i]; node.valid()) {
+      uint64_t& bytes = of_node[node.index()];
+      bytes = std::max(bytes, static_cast<uint64_t>(more * others[i]));
+    }
+  std::vector<uint64_t> beside;
+  for (const uint32_t unit : order) {
+    uint64_t& bytes = beside.emplace_back(0);
+    for (NodeId node : memory.nodes_of[unit]) bytes = std::max(bytes, of_node[node.index()]);
+  }
+  return beside;
+}
+
 Graph in_order(const Graph& graph, const GraphMemory& memory, const UnitOrder& order) {
   Rewriter r(graph);
   for (NodeId node : node_order(graph, memory, order)) r.keep(graph.nodes[node.index()]);
@@ -65,24 +88,35 @@ Overlapped overlapped(const PlannedGraph& planned, const PlanGraphOptions& optio
   }
   const GraphMemory memory = graph_memory(planned.graph, {.copied_views = graph_windows(planned.graph).copied_views});
   const std::vector<OverlapUnit> units = units_of(planned.graph, memory, seconds_of);
+  const UnitOrder given = program_order(memory.problem);
+  // The order knows nothing of what kernels take for themselves.
+  const uint64_t room = most_bytes - std::min(most_bytes, held_bytes(planned.plan.schedule, options.budget));
+  const std::vector<uint64_t> beside = bytes_of_others(planned, memory, given, options.budget.more_layers);
+  const uint64_t peak = peak_beside(memory.problem, given, beside);
+  uint64_t most = peak + std::min(room, UINT64_MAX / 2);
   Overlapped best;
   double least = before.seconds;
-  for (const double window : kWindows) {
-    const UnitOrder order =
-        overlap_order(memory.problem, program_order(memory.problem), units, {.window = window, .most_in_flight = 4});
-    PlannedGraph other = planned;
-    other.graph = in_order(planned.graph, memory, order);
-    other.plan = options.schedule(other.graph, other.options);
-    const double seconds = simulate(other.plan.schedule, options.target).seconds;
-    if (seconds >= least) continue;
-    if (const uint64_t peak = other.plan.schedule.peak_bytes(); peak > most_bytes) {
-      const uint64_t missing = peak - most_bytes;
+  std::set<UnitOrder> known = {given};
+  for (const double window : kWindows)
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      const UnitOrder order =
+          overlap_order(memory.problem, given, units, {.window = window, .most_bytes = most, .beside = beside});
+      if (!known.insert(order).second) break;
+      PlannedGraph other = planned;
+      other.graph = in_order(planned.graph, memory, order);
+      other.plan = options.schedule(other.graph, other.options);
+      const double seconds = simulate(other.plan.schedule, options.target).seconds;
+      if (seconds >= least) break;
+      const uint64_t bytes = held_bytes(other.plan.schedule, options.budget);
+      if (bytes <= most_bytes) {
+        least = seconds;
+        best.planned = std::move(other);
+        break;
+      }
+      const uint64_t missing = bytes - most_bytes;
       best.missing_bytes = best.missing_bytes == 0 ? missing : std::min(best.missing_bytes, missing);
-      continue;
+      most = peak + (most - peak) / 2;
     }
-    least = seconds;
-    best.planned = std::move(other);
-  }
   return best;
 }
 

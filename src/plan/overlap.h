@@ -14,7 +14,7 @@ struct Overlapped {
 };
 
 // Plans the step again, in an order in which exchanges run beside other kernels, and which takes less time and at most
-// `most_bytes`, as Schedule::peak_bytes() counts them. `planned` has waits (passes/split_collectives.h).
+// `most_bytes`, as held_bytes() counts them (plan/memory_budget.h). `planned` has waits (passes/split_collectives.h).
 Overlapped overlapped(const PlannedGraph& planned, const PlanGraphOptions& options, uint64_t most_bytes);
 
 }  // namespace stepc

@@ -150,6 +150,7 @@ PlannedGraph plan_within(const Graph& captured, const Trace* trace, const PlanGr
   const auto excess_of = [&](const PlannedGraph& one) {
     return excess_bytes(one.plan.schedule, options.budget, eager_bytes);
   };
+  const auto held = [&](const PlannedGraph& one) { return held_bytes(one.plan.schedule, options.budget); };
   RunOptions run = options.passes;
   run.settings.matmuls = matmul_rule(options.target.features);
   set_machine(run.settings, options.target.features);
@@ -172,7 +173,7 @@ PlannedGraph plan_within(const Graph& captured, const Trace* trace, const PlanGr
       planned.plan = options.schedule(planned.graph, planned.options);
     }
     planned.passes = passes.runs();
-    if (!best || planned.plan.schedule.peak_bytes() < best->plan.schedule.peak_bytes()) best = planned;
+    if (!best || held(planned) < held(*best)) best = planned;
     const uint64_t excess = excess_of(planned);
     if (attempt == 1 && excess == 0 && recomputed.nodes.size() == core.nodes.size())
       if (auto kept = plan_that_keeps(captured, options, run, planned)) return std::move(*kept);
@@ -196,7 +197,7 @@ PlannedGraph plan_within(const Graph& captured, const Trace* trace, const PlanGr
     with_logits.passes = passes.runs();
     verify_stage(with_logits.graph, Stage::kFused);
     with_logits.plan = options.schedule(with_logits.graph, with_logits.options);
-    if (with_logits.plan.schedule.peak_bytes() < best->plan.schedule.peak_bytes()) best = std::move(with_logits);
+    if (held(with_logits) < held(*best)) best = std::move(with_logits);
     if (excess_of(*best) == 0) return std::move(*best);
   }
   // What activations do not give, matmuls may: the library's pack nothing, and are slower.
@@ -227,42 +228,45 @@ bool has_parts(const PlannedGraph& planned) {
 
 // The plan whose exchanges go on beside the computation, where that takes less time than `blocking`, the same step with
 // exchanges that block, and no more memory than it may. Exchanges and their matmuls are cut into as many parts as gain
-// time; or into those that are given, whether or not they gain any.
-PlannedGraph plan_overlapped(const Graph& captured, const Trace* trace, const PlanGraphOptions& options,
-                             PlannedGraph blocking) {
-  const uint64_t peak = blocking.plan.schedule.peak_bytes();
-  const uint64_t program = held_bytes(blocking.plan.schedule, options.budget) - peak;
+// time; or into those that are given, whether or not they gain any: without `blocking`.
+std::optional<PlannedGraph> plan_overlapped(const Graph& captured, const Trace* trace, const PlanGraphOptions& options,
+                                            std::optional<PlannedGraph> blocking) {
   const bool has_budget = options.budget.kind == MemoryBudget::Kind::kBytes;
-  const bool is_given = options.exchange_parts.has_value();
-  const uint64_t without_budget = is_given ? UINT64_MAX : peak + peak / kPartForOverlap;
-  const uint64_t most =
-      has_budget ? std::max(peak, options.budget.bytes - std::min(options.budget.bytes, program)) : without_budget;
-  PlannedGraph best = std::move(blocking);
+  uint64_t most = has_budget ? options.budget.bytes : UINT64_MAX;
+  if (blocking) {
+    const uint64_t held = held_bytes(blocking->plan.schedule, options.budget);
+    const uint64_t peak = blocking->plan.schedule.peak_bytes();
+    most = has_budget ? std::max(held, most) : held + peak / kPartForOverlap;
+  }
+  std::optional<PlannedGraph> best = std::move(blocking);
   // Whether there is a faster plan in so many parts; nullopt: nothing is cut.
   const auto improves_in = [&](int64_t parts) -> std::optional<bool> {
     PlanGraphOptions within = options;
     within.passes.settings.exchange_parts = parts;
     bool is_better = false;
+    Graph tried;
     for (int attempt = 0; attempt < kOverlapAttempts; ++attempt) {
       const PlannedGraph planned = plan_within(captured, trace, within);
       if (parts > 1 && !has_parts(planned)) return std::nullopt;
+      if (planned.graph == tried) break;  // a smaller budget changes nothing
+      tried = planned.graph;
       Overlapped found = overlapped(planned, within, most);
-      if (found.planned && ((is_given && !is_better) ||
-                            cost_of(*found.planned, options.target).seconds < cost_of(best, options.target).seconds)) {
+      if (found.planned &&
+          (!best || cost_of(*found.planned, options.target).seconds < cost_of(*best, options.target).seconds)) {
         best = *std::move(found.planned);
         is_better = true;
       }
       // Recomputation fills its budget: it leaves room for what is in flight, which may cost less than exchanges that
       // block.
       if (!has_budget || found.missing_bytes == 0 || found.missing_bytes >= within.budget.bytes) break;
-      within.budget.bytes = std::min(within.budget.bytes, program + most) - found.missing_bytes;
+      within.budget.bytes = std::min(within.budget.bytes, most) - found.missing_bytes;
     }
     return is_better;
   };
   improves_in(options.exchange_parts.value_or(1));
-  if (best.graph.mesh.find("tp") && !is_given)
+  if (!options.exchange_parts && best->graph.mesh.find("tp"))
     for (int64_t parts = 2; parts <= kMostExchangeParts; parts *= 2) {
-      const Timeline timeline = simulate(best.plan.schedule, options.target);
+      const Timeline timeline = simulate(best->plan.schedule, options.target);
       if (timeline.exposed_seconds < kLeastExposed * timeline.seconds || !improves_in(parts).value_or(false)) break;
     }
   return best;
@@ -273,13 +277,14 @@ PlannedGraph plan_overlapped(const Graph& captured, const Trace* trace, const Pl
 PlannedGraph plan_by_budget(const Graph& captured, const Trace* trace, PlanGraphOptions options) {
   const std::optional<uint64_t> overlap_bytes =
       std::exchange(options.passes.settings.strategy.overlap_bytes, std::nullopt);
-  PlannedGraph planned = plan_within(captured, trace, options);
   const auto excess = [&](const PlannedGraph& one) { return over_budget(one, options); };
-  if (overlap_bytes && !planned.graph.mesh.axes.empty()) {
-    PlanGraphOptions split = options;
-    split.passes.settings.strategy.overlap_bytes = overlap_bytes;
-    planned = plan_overlapped(captured, trace, split, std::move(planned));
-  }
+  PlanGraphOptions split = options;
+  split.passes.settings.strategy.overlap_bytes = overlap_bytes;
+  const bool overlaps = overlap_bytes && !options.passes.settings.strategy.mesh.axes.empty();
+  std::optional<PlannedGraph> beside;
+  if (overlaps && options.exchange_parts) beside = plan_overlapped(captured, trace, split, std::nullopt);
+  PlannedGraph planned = beside ? std::move(*beside) : plan_within(captured, trace, options);
+  if (overlaps && !options.exchange_parts) planned = *plan_overlapped(captured, trace, split, std::move(planned));
   if (options.passes.settings.strategy.bucket_bytes > 0 && !planned.graph.mesh.axes.empty() && excess(planned) > 0) {
     PlanGraphOptions one_by_one = options;
     one_by_one.passes.settings.strategy.bucket_bytes = 0;

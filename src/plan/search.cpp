@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -51,22 +52,7 @@ class Searcher {
       const Candidate& way = one.candidate;
       return std::tuple(one.least_seconds, way.pp, way.tp * way.cp, -way.dp_shard, -way.zero, -way.micro_batches);
     });
-    std::vector<double> best;  // seconds, ascending
-    size_t done = 0;
-    for (Outcome& outcome : result.outcomes) {
-      if (options_.progress) options_.progress(done++, result.outcomes.size());
-      if (outcome.verdict == Verdict::kTooLarge) continue;
-      tighten(outcome);
-      const auto is_open = [&] {
-        return options_.is_exhaustive || best.size() < options_.top || outcome.least_seconds < best.back();
-      };
-      if (outcome.verdict == Verdict::kTooLarge || !is_open()) continue;
-      plan(outcome, is_open);
-      if (outcome.verdict == Verdict::kDoesNotFit) too_large_.push_back({outcome.candidate, outcome.bytes()});
-      if (outcome.verdict != Verdict::kPlanned) continue;
-      best.insert(std::ranges::upper_bound(best, outcome.seconds), outcome.seconds);
-      if (best.size() > options_.top) best.pop_back();
-    }
+    plan_all(result.outcomes);
     std::ranges::stable_sort(result.outcomes, {}, [](const Outcome& one) {
       const bool fits = one.verdict == Verdict::kPlanned;
       return std::tuple(!fits, fits ? one.seconds : static_cast<double>(one.verdict), one.least_seconds);
@@ -77,6 +63,54 @@ class Searcher {
   }
 
  private:
+  // What is still to be planned of a way, one step after the other, each dearer than the one before; none: nothing.
+  struct Step {
+    std::function<Step(Outcome&)> plan = {};
+  };
+
+  // Best first (Hart, Nilsson, Raphael, A formal basis for the heuristic determination of minimum cost paths, 1968): of
+  // all ways the one whose bound is lowest takes its next step, which raises its bound, until no bound is below the
+  // best plans. So a way is planned no further than to where its bound leaves it out.
+  void plan_all(std::vector<Outcome>& outcomes) {
+    std::vector<Step> steps(outcomes.size());
+    std::set<std::pair<double, size_t>> open;  // bounds
+    for (size_t i = 0; i < outcomes.size(); ++i) {
+      if (outcomes[i].verdict == Verdict::kTooLarge) continue;
+      steps[i].plan = [this](Outcome& outcome) { return plan_first(outcome); };
+      open.emplace(outcomes[i].least_seconds, i);
+    }
+    std::vector<bool> has_begun(outcomes.size(), false);
+    std::multiset<double> best;  // seconds
+    size_t done = 0;
+    while (!open.empty()) {
+      const auto [bound, i] = *open.begin();
+      Outcome& outcome = outcomes[i];
+      if (!has_begun[i]) tighten(outcome);
+      if (outcome.verdict == Verdict::kTooLarge) {
+        open.erase(open.begin());
+        continue;
+      }
+      if (outcome.least_seconds > bound) {
+        open.erase(open.begin());
+        open.emplace(outcome.least_seconds, i);
+        continue;
+      }
+      if (!options_.is_exhaustive && best.size() >= options_.top &&
+          bound >= *std::next(best.begin(), static_cast<ptrdiff_t>(options_.top) - 1))
+        break;
+      open.erase(open.begin());
+      if (options_.progress && !has_begun[i]) options_.progress(done++, outcomes.size());
+      has_begun[i] = true;
+      if (outcome.verdict == Verdict::kPlanned) best.erase(best.find(outcome.seconds));
+      steps[i] = step(outcome, steps[i]);
+      if (outcome.verdict == Verdict::kDoesNotFit) too_large_.push_back({outcome.candidate, outcome.bytes()});
+      if (outcome.verdict == Verdict::kPlanned) best.insert(outcome.seconds);
+      if (steps[i].plan) open.emplace(outcome.least_seconds, i);
+    }
+    for (const auto& [bound, i] : open)
+      if (!has_begun[i]) tighten(outcomes[i]);
+  }
+
   [[nodiscard]] int64_t rows_of_micro_batch(const Candidate& one) const { return model_.rows / one.micro_batches; }
   [[nodiscard]] static bool is_cut(const Candidate& one) { return one.pp > 1 || one.micro_batches > 1; }
 
@@ -94,6 +128,9 @@ class Searcher {
   }
   double whole_bytes(InputKind kind) {
     return of_depth(whole(kShallow).bytes(kind), whole(deep()).bytes(kind), model_.layers);
+  }
+  double gradient_bytes() {
+    return of_depth(whole(kShallow).gradient_bytes, whole(deep()).gradient_bytes, model_.layers);
   }
   [[nodiscard]] int64_t deep() const { return model_.layers == kShallow ? kShallow : kDeep; }
 
@@ -123,10 +160,9 @@ class Searcher {
       return static_cast<double>(one.pp * one.tp * (is_sharded ? one.dp_shard : 1));
     };
     const double parameters = whole_bytes(InputKind::kParameter);
-    const double gradients = of_depth(whole(kShallow).gradient_bytes, whole(deep()).gradient_bytes, model_.layers);
-    outcome.least_bytes = static_cast<uint64_t>(parameters / split(one.zero == 3) +
-                                                whole_bytes(InputKind::kOptimizerState) / split(one.zero >= 1) +
-                                                (one.micro_batches > 1 ? gradients / split(one.zero >= 2) : 0.0));
+    outcome.least_bytes = static_cast<uint64_t>(
+        parameters / split(one.zero == 3) + whole_bytes(InputKind::kOptimizerState) / split(one.zero >= 1) +
+        (one.micro_batches > 1 ? gradient_bytes() / split(one.zero >= 2) : 0.0));
     outcome.least_seconds = std::max(best_compute_seconds(), sending_seconds(one));
     if (outcome.least_bytes > memory_bytes_) {
       outcome.verdict = Verdict::kTooLarge;
@@ -137,21 +173,24 @@ class Searcher {
 
   double sending_seconds(const Candidate& one) {
     const double parameters = whole_bytes(InputKind::kParameter);
+    // In float8 a gathered parameter takes a byte an element; its gradient would be held in four.
+    const double gathered = model_.fp8 ? std::min(parameters, gradient_bytes() / 4) : parameters;
     const Mesh mesh = strategy_of(one, {}).mesh;
-    const auto seconds = [&](Collective kind, std::initializer_list<std::string_view> names) {
+    const auto seconds = [&](Collective kind, std::initializer_list<std::string_view> names, double whole) {
       std::vector<Axis> axes;
       for (const std::string_view name : names)
         if (const auto axis = mesh.find(name)) axes.push_back(*axis);
       if (axes.empty()) return 0.0;
       const auto ranks = static_cast<double>(mesh.size(axes));
-      const double bytes = (ranks - 1) / ranks * parameters / static_cast<double>(one.pp * one.tp);
+      const double bytes = (ranks - 1) / ranks * whole / static_cast<double>(one.pp * one.tp);
       return exchange(cluster_.target.rates, mesh, kind, {{}, axes, 1, 0, bytes, 0}).bytes_seconds;
     };
     // A micro-batch of a model of layers is a program of its own, which leaves nothing gathered.
     const double times = model_.cut ? 1.0 : static_cast<double>(one.micro_batches);
-    double sum = seconds(Collective::kReduceScatter, {"dp_shard"}) * (one.zero >= 2 ? times : 1);
-    if (one.zero == 3) sum += seconds(Collective::kAllGather, {"dp_shard"}) * times;
-    if (one.zero < 2) sum = std::max(sum, seconds(Collective::kReduceScatter, {"dp_replicate", "dp_shard"}));
+    double sum = seconds(Collective::kReduceScatter, {"dp_shard"}, parameters) * (one.zero >= 2 ? times : 1);
+    if (one.zero == 3) sum += seconds(Collective::kAllGather, {"dp_shard"}, gathered) * times;
+    if (one.zero < 2)
+      sum = std::max(sum, seconds(Collective::kReduceScatter, {"dp_replicate", "dp_shard"}, parameters));
     return sum;
   }
 
@@ -200,7 +239,17 @@ class Searcher {
     // as much as they like.
     std::vector<double> most_bytes = {};
     std::shared_ptr<RecomputeLooks> looks = {};  // of attempts at the same way
+    Context context = Context::kGather;          // of a step that is cut
   };
+
+  // The way of attention for all functions of a step that is cut: that of the step in one piece, with exchanges that
+  // block. It is of all rows, however they are cut.
+  Context context_for(const Candidate& one) {
+    const auto key = std::tuple(one.dp_replicate, one.dp_shard, one.cp, one.tp, one.zero);
+    if (const auto found = contexts_.find(key); found != contexts_.end()) return found->second;
+    const PlanGraphOptions options = plan_options(one, {}, model_.layers, kShallow);
+    return contexts_[key] = context_of(captured(kShallow, true), options);
+  }
 
   // Of a graph of `shown` layers that stands for one of `layers`. `parts`: as in How.
   [[nodiscard]] PlanGraphOptions plan_options(Candidate one, std::optional<int64_t> parts, int64_t layers,
@@ -246,7 +295,8 @@ class Searcher {
       options.looks = has_passes ? how.looks : nullptr;
       options.budget = {};
       if (has_passes && !how.most_bytes.empty())
-        options.budget = {MemoryBudget::Kind::kBytes, static_cast<uint64_t>(how.most_bytes[part]), more_layers()};
+        options.budget = {MemoryBudget::Kind::kBytes, static_cast<uint64_t>(how.most_bytes[part]),
+                          more_layers(model_.layers)};
       PartPlan planned =
           has_passes || times > 1 ? plan_part(graph, options) : plan_update(one, layers, part, graph, options);
       state.merge(planned.state);
@@ -257,7 +307,7 @@ class Searcher {
     };
     if (is_cut(one)) {
       Strategy& strategy = options.passes.settings.strategy;
-      strategy.context = context_of(step, options);
+      strategy.context = how.context;
       const BatchCut cut = cut_in_time(step, one.micro_batches, strategy, options.target.features, model_.fp8);
       leave_out_what_is_done(options.passes);
       const auto times = static_cast<double>(one.micro_batches);
@@ -281,7 +331,7 @@ class Searcher {
   Depths take_both(const Candidate& one, std::optional<int64_t> parts) {
     const Graph& few = captured(kShallow, is_cut(one));
     const Graph& more = captured(deep(), is_cut(one));
-    const How how = {.parts = parts};
+    const How how = {.parts = parts, .context = is_cut(one) ? context_for(one) : Context::kGather};
     Depths depths;
     if (kShallow == deep()) {
       depths.shallow = depths.deep = take(one, kShallow, few, how);
@@ -299,17 +349,19 @@ class Searcher {
     return take(one, deep(), captured(deep(), is_cut(one)), how);
   }
 
-  void plan(Outcome& outcome, const std::function<bool()>& is_open) {
+  static Step step(Outcome& outcome, const Step& next) {
     try {
-      check(strategy_of(outcome.candidate, options_.pins.base));
-      if (outcome.candidate.pp > 1 || (model_.cut && outcome.candidate.micro_batches > 1))
-        plan_pipeline(outcome, is_open);
-      else
-        plan_fitting(outcome, is_open);
+      return next.plan(outcome);
     } catch (const UserError& error) {
       outcome.verdict = Verdict::kImpossible;
       outcome.why = error.what();
+      return {};
     }
+  }
+  Step plan_first(Outcome& outcome) {
+    check(strategy_of(outcome.candidate, options_.pins.base));
+    const bool is_in_parts = outcome.candidate.pp > 1 || (model_.cut && outcome.candidate.micro_batches > 1);
+    return is_in_parts ? plan_stages(outcome) : plan_depths(outcome);
   }
 
   // Of all parts, each as often as it is in a step. Recomputation changes each layer of the model as it does each of
@@ -328,16 +380,10 @@ class Searcher {
     return !depths.squeezed.empty() && depths.deep[p].has_passes;
   }
 
-  // The peak of part `p`. What is recomputed, and how far, differs from layer to layer, so two such plans say nothing
-  // of a third: the layers that the few stand for keep what each of the few keeps on average.
+  // The peak of part `p`.
   [[nodiscard]] uint64_t step_bytes(const Depths& depths, size_t p) const {
-    if (!is_squeezed(depths, p))
-      return bytes_of_depth(depths.shallow[p].step_bytes, depths.deep[p].step_bytes, model_.layers);
-    return static_cast<uint64_t>(depths.squeezed[p].step_bytes + more_layers() * depths.squeezed[p].kept_bytes);
-  }
-  // For each layer of the deeper plans, so many that they do not have.
-  [[nodiscard]] double more_layers() const {
-    return static_cast<double>(model_.layers - deep()) / static_cast<double>(deep());
+    const Taken& part = is_squeezed(depths, p) ? depths.squeezed[p] : depths.deep[p];
+    return static_cast<uint64_t>(part.memory.peak_bytes(more_layers(model_.layers)));
   }
 
   void sum_up(Outcome& outcome, const Depths& depths) {
@@ -357,6 +403,7 @@ class Searcher {
                std::optional<int64_t> parts = {}) {
     const double room = static_cast<double>(memory_bytes_) - static_cast<double>(outcome.state_bytes);
     How how = {.parts = parts, .looks = looks};
+    if (is_cut(outcome.candidate)) how.context = context_for(outcome.candidate);
     for (const Taken& part : depths.deep) how.most_bytes.push_back(part.input_bytes + std::max(0.0, room));
     depths.squeezed = take_squeezed(outcome.candidate, how);
     sum_up(outcome, depths);
@@ -390,14 +437,15 @@ class Searcher {
     const RecomputeOptions* const recompute = recomputes ? &all : nullptr;
     const int64_t stages = one.pp * chunks_of(options_.pins), shown = std::min(stages, kShownStages);
     const int64_t layers = (model_.layers + stages - 1) / stages;
-    const auto options_of = [&](const Graph& graph, int64_t of_layers) {
+    const Context context = context_for(one);
+    const auto options_of = [&](int64_t of_layers) {
       PlanGraphOptions options = plan_options(one, parts, layers, of_layers);
-      options.passes.settings.strategy.context = context_of(graph, options);
+      options.passes.settings.strategy.context = context;
       return options;
     };
     if (model_.cut) {
       ++planned_;
-      PlanGraphOptions options = options_of(captured(kShallow, true), layers);
+      PlanGraphOptions options = options_of(layers);
       const StepCut cut = model_.cut(one, options.passes.settings.strategy, recompute);
       return take_stages(cut, stages, one.micro_batches, options);
     }
@@ -409,7 +457,7 @@ class Searcher {
     const bool splits =
         stage_order(options_.pins.order, one.pp, one.micro_batches, options_.pins.chunks).splits_backward();
     const auto take = [&](const Graph& step, int64_t a_stage) {
-      PlanGraphOptions options = options_of(step, a_stage);
+      PlanGraphOptions options = options_of(a_stage);
       BatchCut in_time =
           cut_in_time(step, one.micro_batches, options.passes.settings.strategy, options.target.features, model_.fp8);
       const StepCut cut = cut_layers(std::move(in_time), shown, a_stage, splits, recompute);
@@ -424,46 +472,9 @@ class Searcher {
     return with_all_layers(beside.get(), deep, stages, model_.layers);
   }
 
-  // As plan_fitting(). A run recomputes the cheapest first, and no more than fits asks for, so it takes no longer than
-  // what lies evenly between all kept and all recomputed.
-  void plan_pipeline(Outcome& outcome, const std::function<bool()>& is_open) {
-    const Candidate& one = outcome.candidate;
-    const StagesTaken kept = take_stages_of(one, {}, false);
-    sum_up_stages(kept, cluster_, options_.pins, outcome);
-    outcome.roomy_seconds = outcome.seconds;
-    outcome.roomy_bytes = outcome.bytes();
-    const double compute = compute_seconds_of(kept);
-    compute_seconds_.try_emplace(class_of(one), compute);
-    outcome.least_seconds =
-        std::max(outcome.least_seconds, least_seconds(compute * passes_of(one), sending_seconds(one)));
-    double share = 0;
-    if (outcome.bytes() > memory_bytes_) {
-      if (!is_open()) return;
-      const StagesTaken all = take_stages_of(one, {}, true);
-      while (outcome.bytes() > memory_bytes_ && share < 1) {
-        share += kShareOfRecomputation;
-        sum_up_stages(between(kept, all, share), cluster_, options_.pins, outcome);
-      }
-      outcome.recomputes = true;
-    }
-    if (outcome.bytes() > memory_bytes_) {
-      does_not_fit(outcome, "recomputation included");
-      return;
-    }
-    outcome.verdict = Verdict::kPlanned;
-    if (!options_.pins.base.overlap_bytes || outcome.exposed_seconds == 0 || !is_open()) return;
-    hide_exchanges(outcome, [&](int64_t parts) {
-      Outcome beside = outcome;
-      StagesTaken stages = take_stages_of(one, parts, false);
-      if (share > 0) stages = between(stages, take_stages_of(one, parts, true), share);
-      sum_up_stages(stages, cluster_, options_.pins, beside);
-      return beside;
-    });
-  }
-
-  // First with exchanges that block, which is quick to plan, then with recomputation where it does not fit, and beside
-  // the computation only where that may be among the best: it takes as long as either alone at least.
-  void plan_fitting(Outcome& outcome, const std::function<bool()>& is_open) {
+  // A way with exchanges that block, which is quick to plan. Then with recomputation, where it does not fit; then with
+  // exchanges beside the computation, where there are such: it takes as long as either alone at least.
+  Step plan_depths(Outcome& outcome) {
     const Candidate& one = outcome.candidate;
     Depths depths = take_both(one, {});
     compute_seconds_.try_emplace(class_of(one),
@@ -474,28 +485,75 @@ class Searcher {
     // A plan that recomputes computes no less, and sends what must be sent.
     outcome.least_seconds =
         std::max(outcome.least_seconds, least_seconds(sum_of(depths, &Taken::compute_seconds), sending_seconds(one)));
-    const auto looks = std::make_shared<RecomputeLooks>();
-    if (outcome.bytes() > memory_bytes_) {
-      if (!is_open()) return;
-      squeeze(outcome, depths, looks);
-    }
-    if (outcome.bytes() > memory_bytes_) {
-      does_not_fit(outcome, "recomputation included");
-      return;
-    }
+    if (outcome.bytes() <= memory_bytes_) return fitting_depths(outcome, depths);
+    return {[this, depths](Outcome& again) {
+      Depths within = depths;
+      squeeze(again, within, std::make_shared<RecomputeLooks>());
+      if (again.bytes() <= memory_bytes_) return fitting_depths(again, within);
+      does_not_fit(again, "recomputation included");
+      return Step();
+    }};
+  }
+  Step fitting_depths(Outcome& outcome, const Depths& depths) {
     outcome.least_seconds = std::max(outcome.least_seconds,
                                      least_seconds(sum_of(depths, &Taken::compute_seconds), outcome.exchange_seconds));
     outcome.verdict = Verdict::kPlanned;
-    if (!options_.pins.base.overlap_bytes || outcome.exposed_seconds == 0 || !is_open()) return;
-    hide_exchanges(outcome, [&](int64_t parts) {
-      Outcome beside = outcome;
-      Depths in_parts = take_both(one, parts);
-      sum_up(beside, in_parts);
-      if (beside.bytes() > memory_bytes_) squeeze(beside, in_parts, looks, parts);
-      // What the first and the last layer wait for is no layer's: of two depths it may seem to fall with more.
-      beside.seconds = std::max(beside.seconds, beside.least_seconds);
-      return beside;
-    });
+    if (!options_.pins.base.overlap_bytes || outcome.exposed_seconds == 0) return {};
+    return {[this](Outcome& blocking) {
+      const auto looks = std::make_shared<RecomputeLooks>();
+      hide_exchanges(blocking, [&](int64_t parts) {
+        Outcome beside = blocking;
+        Depths in_parts = take_both(beside.candidate, parts);
+        sum_up(beside, in_parts);
+        if (beside.bytes() > memory_bytes_) squeeze(beside, in_parts, looks, parts);
+        // What the first and the last layer wait for is no layer's: of two depths it may seem to fall with more.
+        beside.seconds = std::max(beside.seconds, beside.least_seconds);
+        return beside;
+      });
+      return Step();
+    }};
+  }
+
+  // As plan_depths(). A run recomputes the cheapest first, and no more than fits asks for, so it takes no longer than
+  // what lies evenly between all kept and all recomputed.
+  Step plan_stages(Outcome& outcome) {
+    const Candidate& one = outcome.candidate;
+    const StagesTaken kept = take_stages_of(one, {}, false);
+    sum_up_stages(kept, cluster_, options_.pins, outcome);
+    outcome.roomy_seconds = outcome.seconds;
+    outcome.roomy_bytes = outcome.bytes();
+    const double compute = compute_seconds_of(kept);
+    compute_seconds_.try_emplace(class_of(one), compute);
+    outcome.least_seconds =
+        std::max(outcome.least_seconds, least_seconds(compute * passes_of(one), sending_seconds(one)));
+    if (outcome.bytes() <= memory_bytes_) return fitting_stages(outcome, 0);
+    return {[this, kept](Outcome& again) {
+      const StagesTaken all = take_stages_of(again.candidate, {}, true);
+      double share = 0;
+      while (again.bytes() > memory_bytes_ && share < 1) {
+        share += kShareOfRecomputation;
+        sum_up_stages(between(kept, all, share), cluster_, options_.pins, again);
+      }
+      again.recomputes = true;
+      if (again.bytes() <= memory_bytes_) return fitting_stages(again, share);
+      does_not_fit(again, "recomputation included");
+      return Step();
+    }};
+  }
+  // `share`: of all that can be recomputed.
+  Step fitting_stages(Outcome& outcome, double share) {
+    outcome.verdict = Verdict::kPlanned;
+    if (!options_.pins.base.overlap_bytes || outcome.exposed_seconds == 0) return {};
+    return {[this, share](Outcome& blocking) {
+      hide_exchanges(blocking, [&](int64_t parts) {
+        Outcome beside = blocking;
+        StagesTaken stages = take_stages_of(beside.candidate, parts, false);
+        if (share > 0) stages = between(stages, take_stages_of(beside.candidate, parts, true), share);
+        sum_up_stages(stages, cluster_, options_.pins, beside);
+        return beside;
+      });
+      return Step();
+    }};
   }
 
   const SearchModel& model_;
@@ -507,6 +565,7 @@ class Searcher {
   std::map<int64_t, WholeStep> wholes_;                                // by layers
   std::mutex mutex_;                                                   // of the next
   std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int, int64_t, int64_t, size_t>, PartPlan> updates_;
+  std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int>, Context> contexts_;
   std::map<Class, double> compute_seconds_;  // of a micro-batch
   std::vector<TooLarge> too_large_;
 };

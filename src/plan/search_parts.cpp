@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "passes/partition/partition.h"
-#include "plan/memory_budget.h"
 #include "plan/search.h"
 #include "plan/simulate.h"
 
@@ -16,6 +15,10 @@ double of_depth(double shallow, double deep, int64_t layers) {
 
 uint64_t bytes_of_depth(double shallow, double deep, int64_t layers) {
   return static_cast<uint64_t>(std::max(0.0, of_depth(shallow, deep, layers)));
+}
+
+double more_layers(int64_t layers) {
+  return static_cast<double>(std::max<int64_t>(layers - kDeep, 0)) / static_cast<double>(kDeep);
 }
 
 PartPlan plan_part(const Graph& captured, const PlanGraphOptions& options) {
@@ -34,9 +37,7 @@ PartPlan plan_part(const Graph& captured, const PlanGraphOptions& options) {
   part.taken.exchange_seconds = timeline.exchange_seconds;
   part.taken.exposed_seconds = timeline.exposed_seconds;
   part.taken.input_bytes = static_cast<double>(schedule.input_bytes());
-  part.taken.step_bytes = static_cast<double>(schedule.peak_bytes());
-  part.taken.kept_bytes = static_cast<double>(kept_by_layers(schedule));
-  part.taken.arena_bytes = static_cast<double>(schedule.arena_bytes);
+  part.taken.memory = LayerMemory(schedule);
   part.state = state_of(planned.graph);
   Strategy keeping;
   keep_parameters(keeping, planned.graph);

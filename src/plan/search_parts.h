@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cost/target.h"
+#include "plan/layer_memory.h"
 #include "plan/plan_graph.h"
 #include "plan/step_state.h"
 
@@ -14,17 +15,18 @@ namespace stepc {
 // A quantity of a model, or of a stage, extrapolated from kShallow and kDeep layers to more layers.
 double of_depth(double shallow, double deep, int64_t layers);
 uint64_t bytes_of_depth(double shallow, double deep, int64_t layers);
+// For each of kDeep layers, so many that are not there; none in a model of fewer.
+double more_layers(int64_t layers);
 
 // The cost of a part's plan, at one depth: of the whole step, or of a function that it is cut into.
 struct Taken {
   double times = 1;         // runs in a step
   bool has_passes = false;  // forward and backward
   double seconds = 0, exchange_seconds = 0, exposed_seconds = 0;
-  double compute_seconds = 0;                               // all but exchanges
-  double pass_seconds = 0;                                  // of these, forward and backward passes
-  double input_bytes = 0, state_bytes = 0, step_bytes = 0;  // the program's tensors; of these, those between steps
-  double arena_bytes = 0;                                   // of the step's bytes, all but its results
-  double kept_bytes = 0;  // of the step's bytes, what all layers together keep for the backward pass
+  double compute_seconds = 0;               // all but exchanges
+  double pass_seconds = 0;                  // of these, forward and backward passes
+  double input_bytes = 0, state_bytes = 0;  // the program's tensors; of these, those between steps
+  LayerMemory memory = {};                  // all other bytes
 };
 
 // A planned part, and its tensors between steps.
@@ -45,7 +47,7 @@ struct WholeStep {
 };
 WholeStep whole_of(const Graph& step);
 
-// The way of attention for all functions of a step that is cut: that of the step in one piece.
+// The way of attention of a step.
 Context context_of(const Graph& step, const PlanGraphOptions& options);
 
 }  // namespace stepc

@@ -40,12 +40,20 @@ size_t shown_for(int64_t stage, int64_t stages, size_t shown) {
   return stage == 0 ? 0 : 1;
 }
 
+// The largest function; what it gives is held.
+double most_bytes(const std::vector<LayerMemory>& functions, double more_layers) {
+  double most = 0;
+  for (const LayerMemory& memory : functions) most = std::max(most, memory.arena_bytes(more_layers));
+  return most;
+}
+
 StageTaken with_layers(const StagesTaken& shallow, const StagesTaken& deep, int64_t stage, int64_t stages,
                        int64_t layers) {
   const size_t shown = shown_for(stage, stages, shallow.size());
   StageTaken out;
   for (double StageTaken::*quantity : kQuantities)
     out.*quantity = std::max(0.0, of_depth(shallow[shown].*quantity, deep[shown].*quantity, layers));
+  out.step_bytes = most_bytes((layers < kDeep ? shallow : deep)[shown].functions, more_layers(layers));
   return out;
 }
 
@@ -108,7 +116,7 @@ StagesTaken take_stages(const StepCut& cut, int64_t stages, int64_t micro_batche
       const auto s = static_cast<size_t>(function.stage);
       StageTaken& stage = out[s];
       state[s].merge(StepState(planned.state));
-      stage.step_bytes = std::max(stage.step_bytes, planned.taken.arena_bytes);  // what it gives is held
+      stage.functions.push_back(planned.taken.memory);
       const bool is_update = function.phase == Phase::kUpdate;
       (is_update ? stage.update_exchange_seconds : stage.exchange_seconds) += planned.taken.exchange_seconds;
       (is_update ? stage.update_exposed_seconds : stage.exposed_seconds) += planned.taken.exposed_seconds;
@@ -130,7 +138,10 @@ StagesTaken take_stages(const StepCut& cut, int64_t stages, int64_t micro_batche
     const double seconds = plan_part(graph, options).taken.seconds * static_cast<double>(micro_batches);
     for (StageTaken& stage : out) stage.update_seconds += seconds;  // on all ranks, as the update
   }
-  for (size_t s = 0; s < out.size(); ++s) out[s].state_bytes = static_cast<double>(bytes_of(state[s]));
+  for (size_t s = 0; s < out.size(); ++s) {
+    out[s].state_bytes = static_cast<double>(bytes_of(state[s]));
+    out[s].step_bytes = most_bytes(out[s].functions, 0);
+  }
   return out;
 }
 

@@ -22,11 +22,12 @@ struct StageTaken {
   double exchange_seconds = 0, exposed_seconds = 0;  // of both passes
   double compute_seconds = 0;
   double update_seconds = 0, update_exchange_seconds = 0, update_exposed_seconds = 0, update_compute_seconds = 0;
-  double balance_seconds = 0;  // of both passes, by the roofline of balanced_stages()
-  double held_bytes = 0;       // from the forward pass to the end of the backward pass
-  double onward_bytes = 0;     // to the next stage, which returns a gradient of the same size
-  double state_bytes = 0;      // between steps
-  double step_bytes = 0;       // of the largest function
+  double balance_seconds = 0;               // of both passes, by the roofline of balanced_stages()
+  double held_bytes = 0;                    // from the forward pass to the end of the backward pass
+  double onward_bytes = 0;                  // to the next stage, which returns a gradient of the same size
+  double state_bytes = 0;                   // between steps
+  double step_bytes = 0;                    // of the largest function
+  std::vector<LayerMemory> functions = {};  // of a stage that was planned
 };
 
 // First, middle, last; of two stages the first and the last.

@@ -96,6 +96,26 @@ TEST(OverlapOrder, HostCodeFindsNoExchangeOnItsWay) {
   EXPECT_TRUE(place(host) < place(0) || place(1) < place(host));
 }
 
+// While the second exchange is on its way, what the backward pass makes again of the first layer could run already, and
+// be held for long: within the memory that there is it does not.
+TEST(OverlapOrder, WhatRunsEarlyFindsRoomForWhatItMakes) {
+  Step step;
+  const uint32_t wait = step.exchange(3, {});  // 0, 1
+  const uint32_t used = step.add(1, {wait});   // 2
+  const uint32_t large = step.add(1, {used});  // 3: needs much memory for itself
+  const uint32_t made = step.add(1, {});       // 4: could run at once
+  step.add(1, {large, made});                  // 5
+  step.problem.units[large].workspace_bytes = 10 * 64;
+  step.problem.values[made].bytes = 4 * 64;
+  EXPECT_EQ(step.order(), (UnitOrder{0, 4, 1, 2, 3, 5}));
+  const uint64_t peak = peak_bytes(step.problem, program_order(step.problem));
+  OverlapLimits limits;
+  limits.most_bytes = peak;
+  EXPECT_EQ(step.order(limits), program_order(step.problem));
+  limits.most_bytes = peak + 4 * 64;
+  EXPECT_EQ(step.order(limits), (UnitOrder{0, 4, 1, 2, 3, 5}));
+}
+
 TEST(OverlapOrder, RandomOnesAreOrders) {
   std::mt19937_64 random(7);
   for (int trial = 0; trial < 300; ++trial) {
@@ -119,8 +139,12 @@ TEST(OverlapOrder, RandomOnesAreOrders) {
       else
         step.units[step.add(seconds, some(3))].is_host = random() % 8 == 0;
     }
-    const OverlapLimits limits{static_cast<double>(random() % 3), 1 + static_cast<uint32_t>(random() % 3)};
+    for (OrderValue& value : step.problem.values) value.bytes = 64 * (random() % 8);
+    const uint64_t peak = peak_bytes(step.problem, program_order(step.problem));
+    const OverlapLimits limits{static_cast<double>(random() % 3), 1 + static_cast<uint32_t>(random() % 3),
+                               random() % 4 == 0 ? UINT64_MAX : peak + random() % (peak + 1)};
     const UnitOrder order = step.order(limits);
+    EXPECT_LE(peak_bytes(step.problem, order), limits.most_bytes) << "trial " << trial;
     uint32_t in_flight = 0;
     for (uint32_t unit : order) {
       const bool ends = std::ranges::any_of(step.units, [&](const OverlapUnit& one) { return one.wait == unit; });

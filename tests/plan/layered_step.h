@@ -14,12 +14,13 @@
 namespace stepc {
 
 // Layers whose activations the backward pass reads: (tokens, width) times (width, width) each, and tanh. Each gradient
-// goes to its weight. Layers are modules "layers.0" and on.
-inline Graph layered_step(int64_t layers, int64_t tokens, int64_t width, std::string_view dtype) {
+// goes to its weight. So many of them, one behind the other, are a module: "layers.0" and on.
+inline Graph layered_step(int64_t layers, int64_t tokens, int64_t width, std::string_view dtype,
+                          int64_t of_a_module = 1) {
   std::string text = "stepc.graph 1\n";
   const std::string weight = str("{}[{}, {}]", dtype, width, width),
                     activation = str("{}[{}, {}]", dtype, tokens, width);
-  const auto module = [&](int64_t layer) { return str("layers.{}", layer); };
+  const auto module = [&](int64_t layer) { return str("layers.{}", layer / of_a_module); };
   int64_t next = 0;
   for (int64_t l = 0; l < layers; ++l) text += str("input %{}: {} = parameter \"w{}\"\n", next++, weight, l);
   text += str("input %{}: {} = batch \"0\"\n", next, activation);

@@ -363,6 +363,31 @@ TEST(PlanGraph, RecomputationLeavesRoomForExchangesInFlight) {
   EXPECT_LT(hides.seconds, waits.seconds);
 }
 
+// What each layer's sum over tp gives is kept for the backward pass, until nothing else meets a budget: then the sum is
+// made twice.
+TEST(PlanGraph, ExchangesAreMadeTwiceWhereNothingElseFits) {
+  const Graph graph = layered_step(12, 1024, 64, "f32");
+  PlanGraphOptions options;
+  options.target.features = kBlocked;
+  options.passes.settings.strategy = {make_mesh({{"tp", 2}}), 0};
+  const auto sent = [](const PlannedGraph& planned) {
+    double bytes = 0;
+    for (const Communication& one : communication_of(planned.graph)) bytes += one.bytes;
+    return bytes;
+  };
+  const PlannedGraph roomy = plan_graph(graph, nullptr, options);
+  const uint64_t peak = roomy.plan.schedule.peak_bytes(), needed = roomy.plan.schedule.needed_bytes();
+  options.budget = {MemoryBudget::Kind::kBytes, needed - peak / 10};
+  const PlannedGraph less = plan_graph(graph, nullptr, options);
+  EXPECT_LE(less.plan.schedule.needed_bytes(), options.budget.bytes);
+  options.budget.bytes = needed - peak / 2;
+  const PlannedGraph least = plan_graph(graph, nullptr, options);
+  verify(least.plan.schedule);
+  EXPECT_LT(least.plan.schedule.peak_bytes(), less.plan.schedule.peak_bytes());
+  EXPECT_EQ(sent(less), sent(roomy));
+  EXPECT_GT(sent(least), sent(roomy));
+}
+
 // Layers split over tp, whose sums each matmul waits for: in parts, one goes on beside the matmul of another.
 TEST(PlanGraph, MatmulsRunBesidePartsOfTheirExchanges) {
   const Graph graph = layered_step(6, 1024, 256, "f32");

@@ -2,6 +2,8 @@
 // all stages take.
 #include "train/step/search_run.h"
 
+#include <random>
+
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
@@ -68,6 +70,63 @@ TEST_F(SearchRunTest, APipelineTakesWhatItsPlanSays) {
     EXPECT_NEAR(found.seconds, plan.prediction.seconds, 0.1 * plan.prediction.seconds);
     EXPECT_NEAR(static_cast<double>(found.bytes()), most, 0.05 * most);
     EXPECT_NEAR(found.waiting_seconds / found.seconds, plan.waits, 0.05);
+  }
+}
+
+// The model whose first layer is all of them: searched, it is planned in full.
+SearchModel as_one_layer(SearchModel model) {
+  model.capture = [layers = model.layers, capture = model.capture](int64_t, bool is_cut) {
+    return capture(layers, is_cut);
+  };
+  model.layers = 1;
+  model.most_stages = 1;
+  return model;
+}
+
+// From plans of one layer and of two, the memory of models of more, of any shape and in any way.
+TEST_F(SearchRunTest, ManyLayersTakeTheMemoryThatTheirPlanTakes) {
+  std::mt19937_64 random(11);
+  const auto among = [&](std::initializer_list<int64_t> values) { return values.begin()[random() % values.size()]; };
+  const int trials = std::getenv("STEPC_MATRIX") == nullptr ? 3 : 60;
+  for (int trial = 0; trial < trials; ++trial) {
+    RunConfig run = run_of(1, 2, 1);
+    run.model.compute = "bfloat16";
+    run.data.seq_len = among({64, 256});
+    run.train.batch_size = 16;
+    models::DecoderConfig shape = read_model_config(run.model.path);
+    shape.num_hidden_layers = among({4, 6, 8});
+    shape.vocab_size = among({512, 4096, 32768});
+    shape.hidden_size = among({64, 128, 256});
+    shape.intermediate_size = 4 * shape.hidden_size;
+    shape.head_dim = shape.hidden_size / shape.num_attention_heads;
+    shape.num_key_value_heads = 4;
+    shape.tie_word_embeddings = among({0, 1}) == 1;
+    Cluster cluster = named_cluster("h100x4");
+    SearchOptions options;
+    options.pins.micro_batches = among({1, 2, 4});
+    options.pins.tp = among({1, 2});
+    options.pins.cp = among({1, 1, 2});
+    options.pins.dp_shard = 4 / (*options.pins.tp * *options.pins.cp);
+    options.pins.zero = among({1, 2, 3});
+    options.pins.pp = 1;
+    options.pins.dp_replicate = 1;
+    const SearchModel model = search_model(run, shape, {});
+    for (const double part : {1.0, 0.8}) {  // 0.8: it recomputes
+      const SearchResult few = search(model, cluster, options), all = search(as_one_layer(model), cluster, options);
+      SCOPED_TRACE(str("trial {}: {} layers, {} wide, {} tokens, {} words, {}, {} of the memory", trial, model.layers,
+                       shape.hidden_size, run.data.seq_len, shape.vocab_size, to_text(few.outcomes[0].candidate),
+                       part));
+      if (all.best() == nullptr) {  // there is no such way, or what is kept is not enough to recompute
+        EXPECT_EQ(few.best(), nullptr);
+        break;
+      }
+      ASSERT_NE(few.best(), nullptr) << few.outcomes[0].why;
+      const double ratio = static_cast<double>(few.best()->step_bytes) / static_cast<double>(all.best()->step_bytes);
+      EXPECT_GE(ratio, 0.95);
+      EXPECT_LE(ratio, 1.2);
+      cluster.target.gpu->memory_bytes =
+          static_cast<int64_t>(all.best()->state_bytes) + static_cast<int64_t>(0.8 * all.best()->step_bytes);
+    }
   }
 }
 

@@ -25,10 +25,18 @@ struct OverlapLimits {
   // The earliest beginning of an exchange: this many times its own duration before its turn in the given order.
   double window = 2;
   uint32_t most_in_flight = 4;
+  // No unit leaves its place in the given order where live bytes would then go above this, now or before its turn comes
+  // there. An order that is above it already is not mended.
+  uint64_t most_bytes = UINT64_MAX;
+  // By place of the given order: bytes that are live there too, of what the problem does not have; none: nothing.
+  std::vector<uint64_t> beside = {};
 };
 
 // `order` is an order of the problem; `units` has an entry for each unit. In the result every unit occurs once and
 // after everything that it needs.
+// The most live bytes of an order with those beside it, as in OverlapLimits.
+uint64_t peak_beside(const OrderProblem& problem, const UnitOrder& order, const std::vector<uint64_t>& beside);
+
 UnitOrder overlap_order(const OrderProblem& problem, const UnitOrder& order, const std::vector<OverlapUnit>& units,
                         const OverlapLimits& limits = {});
 
