@@ -32,11 +32,11 @@ struct OverlapLimits {
   std::vector<uint64_t> beside = {};
 };
 
-// `order` is an order of the problem; `units` has an entry for each unit. In the result every unit occurs once and
-// after everything that it needs.
 // The most live bytes of an order with those beside it, as in OverlapLimits.
 uint64_t peak_beside(const OrderProblem& problem, const UnitOrder& order, const std::vector<uint64_t>& beside);
 
+// `order` is an order of the problem; `units` has an entry for each unit. In the result every unit occurs once and
+// after everything that it needs.
 UnitOrder overlap_order(const OrderProblem& problem, const UnitOrder& order, const std::vector<OverlapUnit>& units,
                         const OverlapLimits& limits = {});
 
