@@ -308,7 +308,8 @@ def gradients(model, x, labels):
 
 
 def distance(made, exact):
-    return [((one.detach().cpu().double() - other).norm() / other.norm()).item() for one, other in zip(made, exact, strict=True)]
+    pairs = zip((one.detach().cpu().double() for one in made), exact, strict=True)
+    return [((one - other).norm() / other.norm()).item() for one, other in pairs]
 
 
 def check_loss(device, options, tokens, dtype, frozen=False):

@@ -52,6 +52,7 @@ int run_eval(RunConfig config, const std::string& model) {
   const ModelDirectory directory = open_model_directory(chosen);
   Progress progress = progress_on_terminal(stderr);
   const at::Device device = use_device("train.device", config.train.device);
+  const BatchCopier to_device(device);
   const auto network = progress.during(
       "loading the model", [&] { return load_model(directory, models::scalar_type(config.model.compute), device); });
   const Corpus corpus = read_corpus(config, directory, progress);
@@ -61,7 +62,7 @@ int run_eval(RunConfig config, const std::string& model) {
              "the {} held-out windows have no label that training would learn: hold out more, or other text",
              config.data.eval_windows);
   const HeldOutLoss loss = progress.during("evaluating", [&] {
-    return evaluate([&](const Batch& rows) { return summed_loss(network, rows.to(device)); }, directory.tokenizer,
+    return evaluate([&](const Batch& rows) { return summed_loss(network, to_device(rows)); }, directory.tokenizer,
                     corpus, config.data.eval_windows, config.train.batch_size);
   });
   fmt::print("{}: held-out loss {:.4f} nats per token, {:.4f} nats per byte ({} tokens, {} bytes)\n", chosen.string(),

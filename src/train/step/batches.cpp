@@ -4,6 +4,9 @@
 #include <span>
 
 #include <ATen/ATen.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "base/check.h"
 
@@ -39,10 +42,24 @@ Batch Batch::from_tensors(const std::vector<at::Tensor>& tensors) {
   return {tensors[0], tensors[1], tensors.size() == 3 ? tensors[2] : at::Tensor()};
 }
 
-Batch Batch::to(const at::Device& device) const {
-  std::vector<at::Tensor> moved = tensors();
-  for (at::Tensor& tensor : moved) tensor = tensor.to(device);
-  return from_tensors(moved);
+BatchCopier::BatchCopier(const at::Device& device) : device_(device) {
+  if (!device.is_cpu()) beside_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+}
+
+Batch BatchCopier::operator()(const Batch& batch) const {
+  if (!beside_) return batch;
+  const c10::impl::VirtualGuardImpl device(device_.type());
+  const c10::Stream computes = device.getStream(device_);
+  std::vector<at::Tensor> tensors = batch.tensors();
+  {
+    const c10::StreamGuard on_beside(*beside_);
+    for (at::Tensor& tensor : tensors) tensor = tensor.pin_memory().to(device_, /*non_blocking=*/true);
+  }
+  c10::Event copied(device_.type());
+  copied.record(*beside_);
+  copied.block(computes);
+  for (const at::Tensor& tensor : tensors) device.recordDataPtrOnStream(tensor.storage().data_ptr(), computes);
+  return Batch::from_tensors(tensors);
 }
 
 std::vector<at::Tensor> Batch::all_rows(int64_t ranks) const {

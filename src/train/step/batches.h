@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
 
 #include "data/corpus.h"
 
@@ -20,14 +21,25 @@ struct Batch {
   // What is defined, in this order: the arguments of a captured step.
   [[nodiscard]] std::vector<at::Tensor> tensors() const;
   static Batch from_tensors(const std::vector<at::Tensor>& tensors);
-  // The batch on a device; itself where it is there.
-  [[nodiscard]] Batch to(const at::Device& device) const;
   // Row block `index` of a (blocks, rows, seq) batch.
   [[nodiscard]] Batch micro_batch(int64_t index) const;
   // tensors() of such a batch with all rows in the first dimension, which is what a step is split along; and back.
   // `ranks`: with as many further rows that count nothing that each micro-batch has as many rows on each of so many.
   [[nodiscard]] std::vector<at::Tensor> all_rows(int64_t ranks = 1) const;
   static Batch from_all_rows(const std::vector<at::Tensor>& tensors, int64_t blocks);
+};
+
+// Copies batches from the host to a device: from page-locked memory, on a stream of its own, so that neither a copy nor
+// the host waits for the step that runs there. The current stream waits for the copy. On the CPU a batch stays as it
+// is.
+class BatchCopier {
+ public:
+  explicit BatchCopier(const at::Device& device);
+  [[nodiscard]] Batch operator()(const Batch& batch) const;
+
+ private:
+  at::Device device_;
+  std::optional<c10::Stream> beside_;
 };
 
 // Of (rows, seq): with further rows that count nothing, so many in all.

@@ -39,6 +39,7 @@ bool is_settled(const Stats& before, const Stats& after) {
 
 LocalLearner::LocalLearner(ModelDirectory directory, const RunConfig& config, std::optional<Target> target)
     : device_(use_device("train.device", config.train.device)),
+      to_device_(device_),
       max_shard_bytes_(static_cast<uint64_t>(config.output.max_shard_gb * kBytesPerGb)),
       directory_(std::move(directory)) {
   std::optional<VirtualRegion> shapes_alone;
@@ -90,7 +91,7 @@ void LocalLearner::load_masters(const ModelDirectory& from) {
 
 void LocalLearner::prepare(const Batch& batch, double lr) {
   optimizer_.optimizer->set_lr(lr);
-  if (step_->prepare(batch.to(device_).all_rows())) return;
+  if (step_->prepare(to_device_(batch).all_rows())) return;
   const NamedTensors weights = models::trainable_parameters(model_);
   StagedCheckpoint before(weights, state());
   before.copy(weights, state());
@@ -106,11 +107,11 @@ void LocalLearner::prepare(const Batch& batch, double lr) {
 
 TrainedStep LocalLearner::step(const Batch& batch, double lr) {
   optimizer_.optimizer->set_lr(lr);
-  const auto [loss, norm, skipped] = (*step_)(batch.to(device_).all_rows());
+  const auto [loss, norm, skipped] = (*step_)(to_device_(batch).all_rows());
   return {loss.item<double>(), norm.item<double>(), skipped.item<double>() != 0};
 }
 
-double LocalLearner::summed_loss(const Batch& rows) { return train::summed_loss(model_, rows.to(device_)); }
+double LocalLearner::summed_loss(const Batch& rows) { return train::summed_loss(model_, to_device_(rows)); }
 
 NamedTensors saved_weights(const ModelDirectory& directory, const models::Decoder& model,
                            const optim::Optimizer& optimizer) {
@@ -195,7 +196,7 @@ Sample LocalLearner::sample(const std::string& prompt, const SampleOptions& opti
 }
 
 std::optional<std::string> LocalLearner::find_nonfinite_in(const Batch& on_host) {
-  const Batch batch = on_host.to(device_);
+  const Batch batch = to_device_(on_host);
   for (const auto& [name, tensor] : model_->persistent_state())
     if (!at::isfinite(tensor).all().item<bool>()) return str("the weight {}", name);
   const auto found = find_nonfinite([&] {

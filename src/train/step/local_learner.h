@@ -67,6 +67,7 @@ class LocalLearner final : public Learner {
   void load_state(NamedTensors state);
 
   at::Device device_;
+  BatchCopier to_device_;
   uint64_t max_shard_bytes_;
   ModelDirectory directory_;
   models::Decoder model_ = nullptr;

@@ -68,6 +68,7 @@ RankLearner::RankLearner(ModelDirectory directory, const RunConfig& config, Stra
                          std::shared_ptr<Ranks> ranks, const std::optional<Target>& target, const at::Device& device)
     : config_(config),
       device_(device),
+      to_device_(device),
       mesh_(strategy.mesh),
       strategy_(std::move(strategy)),
       ranks_(std::move(ranks)),
@@ -141,7 +142,7 @@ at::Tensor RankLearner::run_other(const std::string& name, Context context, cons
 }
 
 std::vector<at::Tensor> RankLearner::rows_of(const Batch& batch) const {
-  return step_rows(config_, mesh_, batch.to(device_));
+  return step_rows(config_, mesh_, to_device_(batch));
 }
 
 RankLearner::Programs& RankLearner::programs_for(const Batch& batch) {
@@ -259,7 +260,7 @@ std::vector<at::Tensor> RankLearner::run_staged(StagedStep& step, const std::vec
 
 double RankLearner::summed_loss(const Batch& rows) {
   // The batch always has this number of rows, so one program is enough.
-  const Batch batch = with_rows(rows, config_.train.batch_size).to(device_);
+  const Batch batch = to_device_(with_rows(rows, config_.train.batch_size));
   const auto loss = [&](const std::vector<at::Tensor>& tensors) {
     const at::NoGradGuard no_grad;
     const Batch given = Batch::from_tensors(tensors);

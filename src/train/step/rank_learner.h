@@ -104,6 +104,7 @@ class RankLearner final : public Learner {
 
   RunConfig config_;
   at::Device device_;
+  BatchCopier to_device_;
   Mesh mesh_;          // of all ranks
   Strategy strategy_;  // of a stage's
   std::shared_ptr<Ranks> ranks_;
