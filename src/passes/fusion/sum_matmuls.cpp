@@ -19,11 +19,12 @@ struct Sum {
   const Node* end = nullptr;  // the node whose result it replaces: the sum's, or a relu's
 };
 
-bool is(const Node* node, std::string_view op) { return node != nullptr && node->op == op; }
+bool is_node_of(const Node* node, std::string_view op) { return node != nullptr && node->op == op; }
 
-class Finder {
+class SumFinder {
  public:
-  explicit Finder(const Graph& graph) : graph_(graph), readers_(graph.tensors.size()), leaves_(graph.tensors.size()) {
+  explicit SumFinder(const Graph& graph)
+      : graph_(graph), readers_(graph.tensors.size()), leaves_(graph.tensors.size()) {
     for (const Node& node : graph.nodes)
       for (TensorId input : node.inputs) readers_[input.index()].push_back(&node);
     for (const GraphOutput& output : graph.outputs)
@@ -31,7 +32,7 @@ class Finder {
   }
 
   [[nodiscard]] std::optional<Sum> find(const Node& add) const {
-    if (!is(&add, "add")) return std::nullopt;
+    if (!is_node_of(&add, "add")) return std::nullopt;
     std::optional<Sum> found;
     for (size_t i = 0; i < 2; ++i) {
       Sum sum{graph_.producer(add.inputs[i]), add.inputs[1 - i], false, &add};
@@ -47,7 +48,7 @@ class Finder {
   }
 
   [[nodiscard]] bool is_product(const Node* node, const Node& add) const {
-    if (!is(node, "matmul") || !has_one_reader(node->outputs[0])) return false;
+    if (!is_node_of(node, "matmul") || !has_one_reader(node->outputs[0])) return false;
     const TensorType& type = graph_.type(node->outputs[0]);
     return type == graph_.type(add.outputs[0]) && type.shape.size() == 2 && element_count(type.shape) > 0 &&
            is_floating(type.dtype) && size_of(type.dtype) >= 2;
@@ -79,7 +80,7 @@ class Finder {
     }
     sum.is_row = true;
     const Node* relu = only_reader(add.outputs[0]);
-    if (is(relu, "relu")) sum.end = relu;
+    if (is_node_of(relu, "relu")) sum.end = relu;
     return graph_.type(sum.added).dtype == graph_.type(add.outputs[0]).dtype &&
            !is_fused(*sum.end, sum.end->outputs[0]);
   }
@@ -112,7 +113,7 @@ class Finder {
 }  // namespace
 
 Graph sum_matmuls(const Graph& graph) {
-  const Finder finder(graph);
+  const SumFinder finder(graph);
   std::map<const Node*, Sum> sums;          // by the node that each replaces
   std::map<const Node*, bool> is_left_out;  // products; and sums in front of a relu, with the views between
   for (const Node& node : graph.nodes) {
@@ -136,7 +137,7 @@ Graph sum_matmuls(const Graph& graph) {
     const Node& matmul = *sum->second.matmul;
     r.at(matmul);
     Attrs attrs = matmul.attrs;
-    if (sum->second.is_row) attrs.set("relu", is(&node, "relu"));
+    if (sum->second.is_row) attrs.set("relu", is_node_of(&node, "relu"));
     const TensorId made = r.b().add(sum->second.is_row ? "matmul_bias" : "matmul_add",
                                     {r[sum->second.added], r[matmul.inputs[0]], r[matmul.inputs[1]]}, std::move(attrs));
     r.replace(node.outputs[0], r.b().reshape(made, graph.shape(node.outputs[0])));
