@@ -10,13 +10,14 @@
 namespace stepc {
 namespace {
 
-constexpr int64_t kTokens = 512, kWidth = 64;
+constexpr int64_t kTokens = 512, kLayerWidth = 64;
 
 // Layers of a matmul and tanh, and logits of so many words, whose gradient the backward pass begins with. `clips`: the
 // update needs all gradients.
 Graph step_of(int64_t layers, int64_t words, bool clips) {
-  const std::string weight = str("f32[{}, {}]", kWidth, kWidth), hidden = str("f32[{}, {}]", kTokens, kWidth),
-                    head = str("f32[{}, {}]", kWidth, words), logits = str("f32[{}, {}]", kTokens, words);
+  const std::string weight = str("f32[{}, {}]", kLayerWidth, kLayerWidth),
+                    hidden = str("f32[{}, {}]", kTokens, kLayerWidth), head = str("f32[{}, {}]", kLayerWidth, words),
+                    logits = str("f32[{}, {}]", kTokens, words);
   std::string text = "stepc.graph 1\n", updates;
   int64_t next = 0;
   const auto line = [&](const std::string& type, const std::string& call, const char* phase, const std::string& where) {
@@ -57,13 +58,14 @@ Graph step_of(int64_t layers, int64_t words, bool clips) {
     const std::string& type = l == layers ? head : weight;
     int64_t gradient = gradients[static_cast<size_t>(l)];
     if (clips)
-      gradient = line(type,
-                      str("mul(%{}, %{})", gradient,
-                          line(type,
-                               str("expand(%{}) {{shape=[{}]}}", sum,
-                                   l == layers ? str("{}, {}", kWidth, words) : str("{}, {}", kWidth, kWidth)),
-                               "update", "")),
-                      "update", "");
+      gradient =
+          line(type,
+               str("mul(%{}, %{})", gradient,
+                   line(type,
+                        str("expand(%{}) {{shape=[{}]}}", sum,
+                            l == layers ? str("{}, {}", kLayerWidth, words) : str("{}, {}", kLayerWidth, kLayerWidth)),
+                        "update", "")),
+               "update", "");
     updates += str("update %{} = %{}\n", l, line(type, str("sub(%{}, %{})", l, gradient), "update", ""));
   }
   Graph graph = parse_graph(text + updates);
@@ -71,7 +73,7 @@ Graph step_of(int64_t layers, int64_t words, bool clips) {
   return graph;
 }
 
-Schedule planned(const Graph& graph, const MemoryBudget& budget = {}) {
+Schedule plan_of(const Graph& graph, const MemoryBudget& budget = {}) {
   PlanGraphOptions options;
   options.budget = budget;
   return plan_graph(graph, nullptr, options).plan.schedule;
@@ -81,7 +83,7 @@ double peak(const Schedule& schedule) { return static_cast<double>(schedule.peak
 
 TEST(LayerMemory, OfItsOwnLayersItIsTheSchedules) {
   for (const bool clips : {false, true}) {
-    const Schedule two = planned(step_of(2, 1024, clips));
+    const Schedule two = plan_of(step_of(2, 1024, clips));
     EXPECT_EQ(LayerMemory(two).peak_bytes(0), peak(two));
     EXPECT_EQ(LayerMemory(two).arena_bytes(0), static_cast<double>(two.arena_bytes));
   }
@@ -90,9 +92,9 @@ TEST(LayerMemory, OfItsOwnLayersItIsTheSchedules) {
 // A second layer adds nothing to the peak of one, which is its loss: of many the backward pass is.
 TEST(LayerMemory, TheLossIsThePeakOfTwoLayersAndNotOfMany) {
   constexpr int64_t kWords = 1024, kLayers = 40;
-  const Schedule one = planned(step_of(1, kWords, true)), two = planned(step_of(2, kWords, true)),
-                 all = planned(step_of(kLayers, kWords, true));
-  const double logits = 4.0 * kTokens * kWords, a_layer = 4.0 * kTokens * kWidth;
+  const Schedule one = plan_of(step_of(1, kWords, true)), two = plan_of(step_of(2, kWords, true)),
+                 all = plan_of(step_of(kLayers, kWords, true));
+  const double logits = 4.0 * kTokens * kWords, a_layer = 4.0 * kTokens * kLayerWidth;
   EXPECT_LT(peak(two) - peak(one), 1.1 * a_layer);
   EXPECT_GT(peak(two), logits);
   const double found = LayerMemory(two).peak_bytes((kLayers - 2) / 2.0);
@@ -106,8 +108,8 @@ TEST(LayerMemory, OfAnyDepthItIsWhatThePlanTakes) {
     for (const bool clips : {false, true})
       for (const int64_t layers : {4, 6, 8, 16}) {
         SCOPED_TRACE(str("{} layers, {} words{}", layers, words, clips ? ", clips" : ""));
-        const LayerMemory two(planned(step_of(2, words, clips)));
-        const double all = peak(planned(step_of(layers, words, clips)));
+        const LayerMemory two(plan_of(step_of(2, words, clips)));
+        const double all = peak(plan_of(step_of(layers, words, clips)));
         const double found = two.peak_bytes(static_cast<double>(layers - 2) / 2);
         EXPECT_GE(found, 0.95 * all);
         EXPECT_LE(found, 1.2 * all);
@@ -117,8 +119,8 @@ TEST(LayerMemory, OfAnyDepthItIsWhatThePlanTakes) {
 // Gradients that wait for their norm are held as activations are, and recomputation does not give them back.
 TEST(LayerMemory, GradientsOfAllLayersWaitForTheirNorm) {
   constexpr int64_t kLayers = 64;
-  const double gradients = 4.0 * kLayers * kWidth * kWidth;
-  EXPECT_GT(LayerMemory(planned(step_of(2, 64, true), {MemoryBudget::Kind::kBytes, 1})).peak_bytes((kLayers - 2) / 2.0),
+  const double gradients = 4.0 * kLayers * kLayerWidth * kLayerWidth;
+  EXPECT_GT(LayerMemory(plan_of(step_of(2, 64, true), {MemoryBudget::Kind::kBytes, 1})).peak_bytes((kLayers - 2) / 2.0),
             gradients);
 }
 
