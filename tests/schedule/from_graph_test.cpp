@@ -60,7 +60,9 @@ TEST(FromGraph, AFunctionLiesWhereItsStepDoes) {
   };
   EXPECT_EQ(std::ranges::count_if(s.instructions, crosses), 2);
   for (const Instruction& one : s.instructions)
-    if (crosses(one)) EXPECT_EQ(one.attrs.find("non_blocking"), nullptr);
+    if (crosses(one)) {
+      EXPECT_EQ(one.attrs.find("non_blocking"), nullptr);
+    }
 }
 
 // Attention leaves its heads as the projection behind it reads them; an op that overwrites its operand knows nothing of
