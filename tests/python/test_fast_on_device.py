@@ -329,8 +329,10 @@ def check_loss(device, options, tokens, dtype, frozen=False):
     stats = step.stats
     assert stats["replays"] >= 3 and stats["kernels"] > 0 and stats["recorded_replays"] == 0, step.report()
     assert stats["plain_verifications"] >= 1 and not stats["warnings"], step.report()
+    # The errors of tokens' rounded logits cancel in their mean by chance, eager's too.
+    by_chance = max(1e-6, torch.finfo(dtype).eps / tokens**0.5)
     for have, error in zip(distance(made, want), eager, strict=True):
-        assert have <= 2 * error + 1e-6, (have, error)
+        assert have <= 2 * error + by_chance, (have, error)
     return step
 
 
