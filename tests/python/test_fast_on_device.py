@@ -1,5 +1,7 @@
 """Fast mode on a device: a Graph with kernels of stepc's own runs there, on the emulated device, and on CUDA where there is one."""
 
+import logging
+
 import emulated
 import pytest
 import torch
@@ -82,6 +84,38 @@ def test_a_network_trains(device, optimizer, graphs):
 
 def test_in_bfloat16(device):
     fast(device, "fused", dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("card", [None, "80 80000000000 85000000000 NVIDIA A100-SXM4-80GB"], ids=["H100", "A100"])
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise"])
+def test_in_float8(recipe, card, monkeypatch, caplog):
+    """Where the card multiplies float8, it does; elsewhere the numbers are those of float8 too, as on the CPU."""
+
+    def losses(device, **options):
+        model = network(device, torch.bfloat16)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+        def step(x, y):
+            loss = nn.functional.mse_loss(model(x.to(torch.bfloat16)).float(), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        called = stepc.accelerate(step, config=stepc.Config(precision="fp8", fp8_recipe=recipe, **options))
+        return torch.tensor([called(*batch(number, device)).item() for number in range(STEPS)]), called
+
+    want, _ = losses("cpu")
+    if card:
+        monkeypatch.setenv("EMULATED_CARD", card)
+    caplog.set_level(logging.INFO, "stepc")
+    caplog.clear()
+    made, called = losses(emulated.device(), device_kernels=True)
+    torch.testing.assert_close(made, want, rtol=1e-2, atol=1e-2)
+    stats = called.stats
+    assert stats["replays"] >= 3 and stats["recorded_replays"] == 0 and not stats["warnings"], called.report()
+    assert (" scaled_matmul " in called.schedule_text()) == (card is None)
+    assert ("this card has no float8" in caplog.text) == (card is not None), caplog.text
 
 
 def test_batches_of_the_host(device):

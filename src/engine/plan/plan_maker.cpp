@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "cost/features.h"
 #include "cost/profile.h"
 #include "engine/plan/plan_stats.h"
 #include "engine/plan/virtual_plan.h"
@@ -108,10 +109,11 @@ void PlanMaker::warn_of(const Plan& plan) {
                plan.unordered(), plan.trace().device);
   if (config_.fp8 && !told_of_fp8_) {
     told_of_fp8_ = true;
-    if (plan.has_fp8())
-      log().info("this CPU has no float8: its numbers are emulated, at the cost of f32 matmuls");
-    else
+    if (!plan.has_fp8())
       log().warn("precision is \"fp8\", and recorded calls multiply as the step does");
+    else if (!has_fp8(plan.schedule().features))
+      log().info("this {} has no float8: its numbers are emulated, at the cost of f32 matmuls",
+                 plan.schedule().device.empty() ? "CPU" : "card");
   }
   if (const Schedule& schedule = plan.schedule(); !schedule.device.empty() && !told_of_room_) {
     const std::string trouble =
