@@ -286,7 +286,7 @@ def test_ranks_come_and_go(slow):
         agents.until(f"^step {grown + 20}/")
         agents.lose(1)
         agents.until(r"^resumed from out/checkpoint-\d+ at step \d+$", count=2)
-        assert agents.all[0].wait(timeout=60) == 0, agents.said()
+        assert agents.all[0].wait(timeout=240) == 0, agents.said()
     finally:
         agents.end()
     assert re.search(r"^parallel\.|, which is gone or late: ", agents.said(), re.MULTILINE)
