@@ -192,7 +192,7 @@ NO_LIMIT = {"memory_budget": "1000 GiB"}  # nothing is recomputed but what the p
 def plan_in(dtype, name, checkpointing=False, **chosen):
     model = MODELS[name]
     torch.manual_seed(0)
-    module = model.build().train().to(dtype)
+    module = model.make().train().to(dtype)  # of all threads: eager's workspaces are one a thread
     if checkpointing:
         enable_checkpointing(module, False)
     return plan_of(dataclasses.replace(model, batch=lambda *args: cast(model.batch(*args), dtype)), module, **chosen)
