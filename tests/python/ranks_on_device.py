@@ -119,13 +119,8 @@ class WholeStep:
         losses = self.losses(range(WHOLE_STEPS))
         with self.stepc.full_parameters(self.model):
             state = {name: one.detach().cpu().clone() for name, one in self.model.state_dict().items()}
-        predicted = [self.step.predicted_seconds]
-        os.environ["EMULATED_CARD"] = "90 80000000000 80000000000 NVIDIA H100 80GB HBM3"
-        predicted.append(self.step.predicted_seconds)
-        report = self.step.report()
-        del os.environ["EMULATED_CARD"]
-        return {"losses": losses, "state": state, "stats": dict(self.step.stats), "report": report, "predicted": predicted,
-                "text": self.step.schedule_text()}
+        return {"losses": losses, "state": state, "stats": dict(self.step.stats), "report": self.step.report(),
+                "predicted": self.step.predicted_seconds, "text": self.step.schedule_text()}
 
 
 @contextlib.contextmanager
