@@ -1,7 +1,6 @@
 // Every collective on tensors of a device, on ranks that are threads: by way of the host, and by NCCL, for which
 // tests/comm/pretend_nccl.h stands in. Beside those of the same tensors on the host, bit by bit.
 #include <chrono>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -21,21 +20,13 @@
 #include "comm/peers.h"
 #include "tests/comm/pretend_nccl.h"
 #include "tests/comm/rank_threads.h"
+#include "tests/device/open_emulated_device.h"
 #include "tests/expect_user_error.h"
 
 namespace stepc {
 namespace {
 
 using pretend_nccl::kDevice;
-
-// The emulated device, which is opened once.
-void* emulated_device() {
-  static void* const library = [] {
-    const auto here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-    return ::dlopen((here / "libemulated_device.so").c_str(), RTLD_NOW | RTLD_GLOBAL);
-  }();
-  return library;
-}
 
 const Nccl& pretended() {
   static const Nccl nccl = pretend_nccl::table();

@@ -1,25 +1,16 @@
 // Guards whose answers lie on the emulated device, which has a copy on the host only once the host has waited for it.
 #include "runtime/device_guards.h"
 
-#include <filesystem>
-
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <ATen/Functions.h>
+
+#include "tests/device/open_emulated_device.h"
 
 namespace stepc {
 namespace {
 
 constexpr const char* kDevice = "privateuseone:0";
-
-bool has_emulated_device() {
-  static void* const library = [] {
-    const auto here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-    return ::dlopen((here / "libemulated_device.so").c_str(), RTLD_NOW | RTLD_GLOBAL);
-  }();
-  return library != nullptr;
-}
 
 // Two guards, work in the arena, the update of a parameter, work in the arena, another guard, host code.
 Schedule guarded() {
@@ -55,7 +46,7 @@ Schedule guarded() {
 }
 
 TEST(DeviceGuards, AreLookedAtBeforeWhatCannotBeUndone) {
-  if (!has_emulated_device()) GTEST_SKIP() << "there is no emulated device in this build";
+  if (emulated_device() == nullptr) GTEST_SKIP() << "there is no emulated device in this build";
   DeviceGuards guards(guarded());
   EXPECT_EQ(guards.effects(), (std::set<size_t>{3, 7}));
   const at::Tensor yes = at::ones({}, at::kBool).to(c10::Device(kDevice)), no = at::zeros_like(yes);

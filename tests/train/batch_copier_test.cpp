@@ -1,28 +1,18 @@
 // Copies of batches to the emulated device. It finishes what is asynchronous only when the host waits, and notices when
 // page-locked memory changes before that.
-#include <filesystem>
-
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <ATen/Functions.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "tests/device/open_emulated_device.h"
 #include "train/step/batches.h"
 
 namespace stepc::train {
 namespace {
 
-bool has_emulated_device() {
-  static void* const library = [] {
-    const auto here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-    return ::dlopen((here / "libemulated_device.so").c_str(), RTLD_NOW | RTLD_GLOBAL);
-  }();
-  return library != nullptr;
-}
-
 TEST(BatchCopier, NeitherWaitsNorReadsWhatIsFilledAnew) {
-  if (!has_emulated_device()) GTEST_SKIP() << "there is no emulated device in this build";
+  if (emulated_device() == nullptr) GTEST_SKIP() << "there is no emulated device in this build";
   const at::Device device("privateuseone:0");
   const BatchCopier to_device(device);
   const Batch batch = {at::arange(12).view({1, 3, 4}), at::arange(12, 24).view({1, 3, 4}), {}};
