@@ -303,6 +303,42 @@ def test_argument_that_is_another_number_every_time():
     run_twins(lambda: train(nn.Linear(6, 4), loss_of), lambda i: ([make_batch(i), 1.0 / (1 + i)],), steps=16, replays=0)
 
 
+NAMES = {"text": lambda i: f"{i}.png", "list": lambda i: [f"{i}.png", f"{i}.json"], "dict": lambda i: {"files": (f"{i}.png", i)}}
+
+
+@pytest.mark.parametrize("python", ["auto", "pure"])
+@pytest.mark.parametrize("names", NAMES.values(), ids=NAMES)
+def test_names_that_are_others_in_every_batch(names, python):
+    """Those of the files that a batch is from: a plan for each would be recorded for ever. "pure" ends, with a line."""
+
+    def loss_of(model, batch):
+        return model(batch["x"]).square().mean()
+
+    step = run_twins(lambda: train(nn.Linear(6, 4), loss_of), lambda i: {"x": make_batch(i), "names": names(i)}, steps=24,
+                     replays=14, quiet=python == "auto", config=stepc.Config(mode="exact", python=python))
+    assert step.stats["plans"] <= 3
+
+
+@pytest.mark.parametrize("names", NAMES.values(), ids=NAMES)
+def test_names_that_a_model_gets_with_every_batch(names):
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(6, 4)
+
+        def forward(self, x, names):
+            return self.layer(x)
+
+    model = Named()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = stepc.accelerate(model, optimizer, config=stepc.Config(mode="exact", pace="off"))
+    for i in range(24):
+        model(make_batch(i), names(i)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert stepc.stats(model)["replays"] >= 14 and not stepc.stats(model)["warnings"]
+
+
 def test_plans_are_kept_and_the_least_recently_used_goes():
     """Three shapes in turn. Two plans are too few for them, three are enough."""
     make = lambda i: make_batch(i)[: 4 + i % 3]
