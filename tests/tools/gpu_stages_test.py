@@ -235,6 +235,12 @@ def test_after_a_failure_of_the_device_the_next_kernel_is_timed(tmp_path):
     assert found["result"]["copy_rate"] == 3e12 and "70.0 %  same" in ran.stdout
 
 
+def test_the_program_brings_no_compiler(program):
+    """LLVM would be 200 MB of the bundle's 35."""
+    libraries = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
+    assert "libfmt" in libraries and "LLVM" not in libraries
+
+
 def test_the_program_says_in_one_line_that_there_is_no_driver(program, tmp_path):
     if Path("/dev/nvidia0").exists():
         pytest.skip("[SKIP] there is a device")
