@@ -2,6 +2,7 @@
 ranks on the emulated device have the bits of two on the CPU; on CUDA, by NCCL, a rank a device, and a world of one.
 """
 
+import re
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,36 @@ def test_a_whole_step_trains_as_on_cpus(on_cpu, there, kind):
 @pytest.mark.parametrize("kind", WEIGHED)
 def test_what_is_weighed_by_a_cards_rates_trains_as_on_cpus(on_cpu, there, kind):
     test_a_whole_step_trains_as_on_cpus(on_cpu, there, kind)
+
+
+def begun_exchanges(text):
+    """By mark the op of an exchange that a Schedule begins, and how many instructions it has before the wait for it."""
+    begun, beside = {}, {}
+    for number, line in enumerate(line for line in text.splitlines() if re.match(r" *i\d+: ", line)):
+        mark = re.search(r" mark (\d+) ", line + " ")
+        if mark and " collective " in line:
+            begun[mark[1]] = (re.search(r" collective (\w+) ", line)[1], number)
+        elif mark and " wait " in line:
+            beside[mark[1]] = number - begun[mark[1]][1] - 1
+    assert begun.keys() == beside.keys()
+    return [(op, beside[mark]) for mark, (op, _) in begun.items()]
+
+
+@pytest.mark.parametrize("kind", ["dp", "zero 3", "zero 3, micro-batches"])
+def test_exchanges_go_on_beside_the_computation(there, kind):
+    """Begun and awaited, by an H100's rates, with the bits of exchanges that block."""
+    device, ranks = there
+    for rank in ranks:
+        blocking, beside = rank["whole"]["overlapped"][kind]
+        assert not begun_exchanges(blocking["text"]) and beside["predicted"] < blocking["predicted"], beside["report"]
+        begun = begun_exchanges(beside["text"])
+        assert {op for op, _ in begun} == {"all_gather", "reduce_scatter"} and len(begun) >= 4, begun
+        assert sum(others > 2 for _, others in begun) >= 2, begun
+        for one in (blocking, beside):
+            assert one["stats"]["device_graphs"] >= 2 and not one["stats"]["warnings"], one["report"]
+        close = {"rtol": 0, "atol": 0} if device == "emulated" else {"rtol": 1e-4, "atol": 1e-5}
+        torch.testing.assert_close(torch.tensor(beside["losses"]), torch.tensor(blocking["losses"]), **close)
+        torch.testing.assert_close(beside["state"], blocking["state"], **close)
 
 
 def test_stages_of_four_ranks_train_as_on_cpus(build_dir, tmp_path):
