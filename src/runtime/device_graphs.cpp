@@ -14,12 +14,12 @@ constexpr size_t kMostOfFunction = 32;    // of a range of a function: as many m
 }  // namespace
 
 DeviceGraphs::DeviceGraphs(const Schedule& schedule, const BoundOperands& operands, const std::set<size_t>& begins,
-                           const GraphUse& use, bool is_of_rank)
+                           const GraphUse& use, bool is_of_ranks)
     : schedule_(schedule),
       operands_(operands),
       range_at_(schedule.instructions.size(), -1),
       is_function_(use.is_function),
-      is_of_rank_(is_of_rank) {
+      is_of_ranks_(is_of_ranks) {
   size_t result = 0;
   for (const ScheduleOutput& output : schedule.outputs)
     if (output.kind == ScheduleOutput::Kind::kReturn && result++ >= use.lasting_from && takes_memory(schedule, output))

@@ -32,17 +32,18 @@ struct GraphUse {
 class DeviceGraphs {
  public:
   // Both must outlive this object. `begins`: instructions before which the host may look at something, so that only the
-  // first of a range may be one. `is_of_rank`: ranks compare what they have recorded at one time, so that what one of
-  // them would record anew in a later step runs call by call instead.
+  // first of a range may be one. `is_of_ranks`: several ranks compare what any of them has recorded, so they record in
+  // the same steps, which are few; until then what lies elsewhere runs call by call.
   DeviceGraphs(const Schedule& schedule, const BoundOperands& operands, const std::set<size_t>& begins,
-               const GraphUse& use, bool is_of_rank);
+               const GraphUse& use, bool is_of_ranks);
 
   // `step`: the number of the step that the run is part of; none: each run is one.
   void begin_run(bool is_dry, const std::optional<uint64_t>& step) {
     ++runs_;
     const uint64_t now = step.value_or(runs_);
-    may_record_ = !is_dry && now > kPlainRuns && (!is_of_rank_ || recorded_in_.value_or(now) == now);
-    if (may_record_ && !recorded_in_) recorded_in_ = now;
+    may_record_ =
+        !is_dry && now > kPlainRuns && (!is_of_ranks_ || first_step_.value_or(now) == now || now % kStepsOfRanks == 0);
+    if (may_record_ && !first_step_) first_step_ = now;
     launches_ = 0;
     recorded_before_ = recorded_;
   }
@@ -82,10 +83,11 @@ class DeviceGraphs {
   std::vector<Range> ranges_;
   std::vector<int32_t> range_at_;            // by the instruction that begins it; -1: none begins there
   static constexpr uint64_t kPlainRuns = 2;  // before the first recording: libraries make themselves ready
-  const bool is_function_, is_of_rank_;
+  static constexpr uint64_t kStepsOfRanks = 16;
+  const bool is_function_, is_of_ranks_;
   std::set<BufferId> lasting_;  // memory of results
   bool may_record_ = false;
-  std::optional<uint64_t> recorded_in_;  // the first step that was to record
+  std::optional<uint64_t> first_step_;  // that was to record
   uint64_t runs_ = 0;
   uint64_t launches_ = 0;
   uint64_t recorded_ = 0, recorded_before_ = 0;

@@ -525,7 +525,7 @@ Executor::Executor(Schedule schedule, KernelSources* kernels, std::shared_ptr<Ra
   if (is_graph_on_device(impl.schedule) && impl.schedule.mesh.ranks() <= 1) impl.guards.emplace(impl.schedule);
   if (device_graphs.is_on && !impl.schedule.device.empty())
     impl.graphs.emplace(impl.schedule, impl.operands, impl.guards ? impl.guards->effects() : std::set<size_t>(),
-                        device_graphs, impl.ranks != nullptr);
+                        device_graphs, impl.ranks != nullptr && impl.ranks->ranks() > 1);
 }
 Executor::~Executor() = default;
 

@@ -107,6 +107,8 @@ class Executor {
   bool is_paused() const;
   // Whether the last run was to record device launches; the same on all ranks.
   bool has_tried_graphs() const;
+  // Whether it has recorded any; of this rank alone.
+  bool has_recorded_graphs() const { return graphs_recorded() > graphs_of_last_run(); }
   // Device launches recorded in all runs, and in all runs before the last one; the last run may have used the latter.
   uint64_t graphs_recorded() const;
   uint64_t graphs_of_last_run() const;

@@ -143,6 +143,16 @@ def overlapped(stepc, device, parallel, **how):
                       **how).run() for overlap in (False, True)]
 
 
+def large_batch_comes(stepc, device):
+    """Once, and what is planned moves to memory that is large enough."""
+    one, losses, launched = WholeStep(stepc, device, {"dp_shard": 2, "zero": 1}, micro_batches=2), [], []
+    for number in range(20):
+        rows = 1024 if number == 6 else ROWS
+        losses.append(one.step(tokens(number, rows).chunk(WORLD)[RANK].to(device)).item())
+        launched.append(one.step.stats["device_graphs"])
+    return {"losses": losses, "launched": launched, "stats": dict(one.step.stats)}
+
+
 def refused(stepc, device, parallel, **config):
     try:
         WholeStep(stepc, device, parallel, **config).losses(range(1))
@@ -151,7 +161,8 @@ def refused(stepc, device, parallel, **config):
 
 
 def whole_steps(stepc, device, out):
-    results = {name: WholeStep(stepc, device, **how).run() for name, how in WHOLE.items()}
+    results = {"a large batch comes": large_batch_comes(stepc, device)}  # before anything large has run
+    results |= {name: WholeStep(stepc, device, **how).run() for name, how in WHOLE.items()}
     with an_h100(device):
         results |= {name: WholeStep(stepc, device, **how).run() for name, how in WEIGHED.items()}
         if device != "cpu":

@@ -124,6 +124,16 @@ def test_exchanges_go_on_beside_the_computation(there, kind):
         torch.testing.assert_close(beside["state"], blocking["state"], **close)
 
 
+def test_what_has_moved_is_recorded_again(on_cpu, there):
+    """By all ranks in the same step, their sixteenth on such a batch."""
+    for rank, here in zip(there[1], on_cpu, strict=True):
+        got, wanted = (one["whole"]["a large batch comes"] for one in (rank, here))
+        launched = got["launched"]
+        assert launched[5] >= 6 and launched[7:16] == [0] * 9 and launched[-1] == launched[5], launched
+        torch.testing.assert_close(torch.tensor(got["losses"]), torch.tensor(wanted["losses"]), rtol=1e-4, atol=1e-4)
+        assert not got["stats"]["warnings"] and got["losses"] == there[1][0]["whole"]["a large batch comes"]["losses"]
+
+
 def test_stages_of_four_ranks_train_as_on_cpus(build_dir, tmp_path):
     ranks = {device: results_on(device, build_dir, tmp_path / device, ranks=4) for device in ("cpu", "emulated")}
     assert_trains_as_on_cpus(ranks["emulated"], ranks["cpu"], "stages and dp")

@@ -68,9 +68,8 @@ StepResult RankProgram::begin(const std::vector<at::Tensor>& batch, RunTimes* ti
   inputs.times = times;
   inputs.on_written = std::move(on_written);
   before_run_ = read_generator(generator());
-  StepResult result = compiled_.executor->run(std::move(inputs));
-  if (compiled_.executor->has_tried_graphs()) verified_graphs_.emplace(part.place, false);
-  return came_to(std::move(result));
+  place_ = part.place;
+  return came_to(compiled_.executor->run(std::move(inputs)));
 }
 
 // Where the device's graphs find it at every run.
@@ -115,6 +114,9 @@ RunInputs RankProgram::inputs_of(Executor& executor, const std::vector<at::Tenso
 
 StepResult RankProgram::came_to(StepResult result) {
   if (result.paused) return result;
+  const Executor& ran = *compiled_.executor;
+  if (ran.has_tried_graphs() && ranks_->largest(ran.has_recorded_graphs() ? 1 : 0) != 0)
+    verified_graphs_[place_] = false;
   USER_CHECK(
       !result.missed_guard,
       "the step met what it was not recorded with (an index out of range, say), and on several ranks there is no "

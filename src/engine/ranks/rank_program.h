@@ -97,6 +97,7 @@ class RankProgram {
   Compiled plain_;         // kept where it is compared with again
   bool is_plain_ = false;  // compiled_ is the plain Graph's
   bool is_verified_ = false;
+  uint32_t place_ = 0;                        // of the present run
   std::map<uint32_t, bool> verified_graphs_;  // by place, whether what the device launches at once there was compared
   std::map<size_t, at::Tensor> places_;       // of a function's batch, on a device
   std::map<std::pair<CallId, size_t>, c10::IValue> supplied_;
