@@ -62,6 +62,9 @@ class CopiedExchanges final : public Exchanges {
   InFlight begin_rotate(at::TensorList operands, at::TensorList results, int64_t by) override {
     return begun(operands, results, [&](auto& sent, auto& got) { return host_.begin_rotate(sent, got, by); });
   }
+  InFlight begin_reduce_scatter(at::TensorList operands, at::TensorList results, ReduceOp how) override {
+    return begun(operands, results, [&](auto& sent, auto& got) { return host_.begin_reduce_scatter(sent, got, how); });
+  }
   InFlight begin_messages(std::string_view what, at::TensorList sent, int64_t to, at::TensorList received, int64_t from,
                           std::optional<int> tag) override {
     return begun(sent, received,

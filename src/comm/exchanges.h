@@ -35,6 +35,7 @@ class Exchanges {
   virtual InFlight begin_all_gather(at::TensorList operands, at::TensorList results) = 0;
   virtual InFlight begin_all_to_all(at::TensorList operands, at::TensorList results) = 0;
   virtual InFlight begin_rotate(at::TensorList operands, at::TensorList results, int64_t by) = 0;
+  virtual InFlight begin_reduce_scatter(at::TensorList operands, at::TensorList results, ReduceOp how) = 0;
   // Sends `sent` to one rank and receives `received` from one. Of a group's messages one of the two is empty.
   virtual InFlight begin_messages(std::string_view what, at::TensorList sent, int64_t to, at::TensorList received,
                                   int64_t from, std::optional<int> tag) = 0;

@@ -1,5 +1,8 @@
 // Tensors on the host: a collective sends and receives in place, and each rank reduces its part itself.
 #include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -88,6 +91,27 @@ void reduce_own_parts(std::string_view op, Peers& peers, at::TensorList operands
   }
 }
 
+// What the ranks send of their parts for this one, reduced once it is there.
+struct Reducing final : InFlight::Works {
+  Reducing(int64_t count, at::TensorList of, ReduceOp op) : ranks(count), results(of.vec()), how(op) {
+    for (const at::Tensor& result : results)
+      memory.push_back(std::make_unique_for_overwrite<std::byte[]>(result.nbytes() * static_cast<size_t>(ranks)));
+  }
+  void end() override {
+    messages->end();
+    for (size_t t = 0; t < results.size(); ++t) {
+      std::vector<const void*> parts;
+      for (int64_t k = 0; k < ranks; ++k) parts.push_back(part_of(memory[t].get(), k, results[t].nbytes()));
+      reduce_parts(parts, results[t].mutable_data_ptr(), results[t].numel(), results[t].scalar_type(), how);
+    }
+  }
+  int64_t ranks;
+  std::vector<at::Tensor> results;
+  ReduceOp how;
+  std::vector<std::unique_ptr<std::byte[]>> memory;  // by result, a part of each rank
+  std::optional<InFlight> messages;
+};
+
 class HostExchanges final : public Exchanges {
  public:
   explicit HostExchanges(Peers& peers) : peers_(peers) {}
@@ -119,6 +143,19 @@ class HostExchanges final : public Exchanges {
   InFlight begin_rotate(at::TensorList operands, at::TensorList results, int64_t by) override {
     return begin_messages("rotation", operands, (rank() + by) % ranks(), results, (rank() + ranks() - by) % ranks(),
                           {});
+  }
+
+  InFlight begin_reduce_scatter(at::TensorList operands, at::TensorList results, ReduceOp how) override {
+    auto reducing = std::make_unique<Reducing>(ranks(), results, how);
+    Messages messages;
+    for (size_t t = 0; t < operands.size(); ++t)
+      for (int64_t k = 0; k < ranks(); ++k) {
+        const uint64_t bytes = results[t].nbytes();
+        messages.sent.push_back({part_of(operands[t].const_data_ptr(), k, bytes), bytes});
+        messages.received.push_back({part_of(reducing->memory[t].get(), k, bytes), bytes});
+      }
+    reducing->messages.emplace(peers_.begin("reduce-scatter", messages.sent, messages.received));
+    return InFlight(std::move(reducing));
   }
 
   InFlight begin_messages(std::string_view what, at::TensorList sent, int64_t to, at::TensorList received, int64_t from,

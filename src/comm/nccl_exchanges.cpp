@@ -183,15 +183,18 @@ class NcclExchanges final : public Exchanges {
     }).end();
   }
 
-  void reduce_scatter(at::TensorList operands, at::TensorList results, ReduceOp how, void*, uint64_t) override {
+  InFlight begin_reduce_scatter(at::TensorList operands, at::TensorList results, ReduceOp how) override {
     check_types(results);
-    begun("reduce-scatter", [&](Nccl::Stream stream, const auto& check) {
+    return begun("reduce-scatter", [&](Nccl::Stream stream, const auto& check) {
       for (size_t t = 0; t < operands.size(); ++t)
         if (const auto type = results[t].scalar_type(); results[t].numel() > 0)
           check(nccl_.reduce_scatter(operands[t].const_data_ptr(), results[t].mutable_data_ptr(),
                                      static_cast<size_t>(results[t].numel()), type_of(type), op_of(how, type), comm_,
                                      stream));
-    }).end();
+    });
+  }
+  void reduce_scatter(at::TensorList operands, at::TensorList results, ReduceOp how, void*, uint64_t) override {
+    begin_reduce_scatter(operands, results, how).end();
   }
 
   void all_reduce(at::TensorList tensors, ReduceOp how, void*, uint64_t) override {

@@ -90,6 +90,12 @@ void RankGroup::rotate(at::TensorList operands, at::TensorList results, int64_t 
   begin_rotate(operands, results, by).end();
 }
 
+InFlight RankGroup::begin_reduce_scatter(at::TensorList operands, at::TensorList results, ReduceOp how) {
+  check_tensors("reduce-scatter", operands, results);
+  for (size_t t = 0; t < operands.size(); ++t) check_parts("reduce-scatter", operands[t], results[t], ranks());
+  return exchanges_of(operands).begin_reduce_scatter(operands, results, how);
+}
+
 InFlight RankGroup::begin_send(std::string_view what, at::TensorList tensors, int64_t to, int tag) {
   check_tensors("message", tensors, tensors);
   return messages_of(tensors).begin_messages(what, tensors, to, {}, 0, tag);

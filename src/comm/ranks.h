@@ -113,6 +113,8 @@ class RankGroup {
   InFlight begin_all_gather(at::TensorList operands, at::TensorList results);
   InFlight begin_all_to_all(at::TensorList operands, at::TensorList results);
   InFlight begin_rotate(at::TensorList operands, at::TensorList results, int64_t by);
+  // For a device, whose exchanges reduce on their way; by way of the host in memory of its own.
+  InFlight begin_reduce_scatter(at::TensorList operands, at::TensorList results, ReduceOp how);
   // operand: (ranks, ...result). Scratch holds what the other ranks send at a time: scratch_bytes_for() them.
   void reduce_scatter(at::TensorList operands, at::TensorList results, ReduceOp how, void* scratch,
                       uint64_t scratch_bytes);

@@ -183,7 +183,8 @@ KernelChoice choose_generated(const Graph& group) {
 
 // ---- on a GPU
 
-KernelChoice choose_gpu_kernel(const Node& node, std::span<const TensorLayout> inputs, const Features& features) {
+KernelChoice choose_gpu_kernel(const Node& node, std::span<const TensorLayout> inputs, const Features& features,
+                               const LowerGroup& lower) {
   KernelChoice choice;
   switch (op_def(node.op).kernel) {
     case OwnKernel::kNone:
@@ -212,7 +213,7 @@ KernelChoice choose_gpu_kernel(const Node& node, std::span<const TensorLayout> i
       break;
     }
     case OwnKernel::kLinearCrossEntropy:
-      return choose_chunked_loss(node, inputs, features);
+      return choose_chunked_loss(node, inputs, features, lower);
   }
   return choice;
 }
@@ -232,10 +233,10 @@ void use_loops(KernelChoice& choice, const Graph& group, LoopProgram program) {
 }
 
 KernelChoice choose_kernel(const Node& node, std::span<const TensorLayout> inputs, const Features& features,
-                           int threads) {
+                           int threads, const LowerGroup& lower) {
   if (node.aten) return made(Kind::kAten, "an ATen call");
   if (collective_of(node) != Collective::kNone) return choose_collective(node, inputs, features.sm > 0);
-  if (features.sm > 0) return choose_gpu_kernel(node, inputs, features);
+  if (features.sm > 0) return choose_gpu_kernel(node, inputs, features, lower);
   switch (op_def(node.op).kernel) {
     case OwnKernel::kNone:
     case OwnKernel::kScaledMatmul:

@@ -54,17 +54,15 @@ struct KernelChoice {
 // room for.
 void copy_first(KernelChoice& choice, uint32_t read, const TensorLayout& operand);
 
-// Of a node alone, that is no view. `inputs`: how its operands lie.
+// What makes loops of a group on a GPU; UserError: there are none.
+using LowerGroup = std::function<LoopProgram(const Graph& group)>;
+// Of a node alone, that is no view. `inputs`: how its operands lie. `lower`: for the rows of a ChunkedLoss; none: as
+// for any card.
 KernelChoice choose_kernel(const Node& node, std::span<const TensorLayout> inputs, const Features& features,
-                           int threads);
+                           int threads, const LowerGroup& lower = nullptr);
 // Of one of extract_groups(), its inputs' strides those that the kernel will see. Reads and writes are the group's
 // inputs and outputs.
 KernelChoice choose_kernel(const Graph& group, const Features& features, int threads);
-// From now on the loops of a ChunkedLoss's rows are what `lower` makes of them. Without a loop that may write gradients
-// in the place of the logits, or with a UserError of `lower`'s, ATen's calls run the node.
-using LowerGroup = std::function<LoopProgram(const Graph& group)>;
-void use_loss_rows(KernelChoice& choice, const Node& node, std::span<const TensorLayout> inputs,
-                   const LowerGroup& lower);
 // From now on a generated kernel's loops are those.
 void use_loops(KernelChoice& choice, const Graph& group, LoopProgram program);
 // Of the same, where nothing may be fused: its nodes as ATen calls, or none.
@@ -100,7 +98,9 @@ uint64_t collective_scratch_bytes(std::string_view op, const TensorType& operand
 uint64_t workspace_bytes(const BoundAttention& bound, int threads);
 uint64_t workspace_bytes(const BoundLoss& bound, int threads);
 
-// A linear layer with its cross-entropy on a GPU.
-KernelChoice choose_chunked_loss(const Node& node, std::span<const TensorLayout> inputs, const Features& features);
+// A linear layer with its cross-entropy on a GPU. Without a loop that may write gradients in the place of the logits,
+// ATen's calls run the node.
+KernelChoice choose_chunked_loss(const Node& node, std::span<const TensorLayout> inputs, const Features& features,
+                                 const LowerGroup& lower);
 
 }  // namespace stepc

@@ -76,8 +76,6 @@ KernelChoice by_aten(std::string why) {
   return choice;
 }
 
-}  // namespace
-
 void use_loss_rows(KernelChoice& choice, const Node& node, std::span<const TensorLayout> inputs,
                    const LowerGroup& lower) {
   const int64_t tokens = inputs[0].type.shape[0], classes = inputs[1].type.shape[0], chunk = choice.loss->tokens;
@@ -96,7 +94,14 @@ void use_loss_rows(KernelChoice& choice, const Node& node, std::span<const Tenso
   }
 }
 
-KernelChoice choose_chunked_loss(const Node& node, std::span<const TensorLayout> inputs, const Features& features) {
+LoopProgram lower_for_any_card(const Graph& group) {
+  return lower(group, Together::kConnected, LoopLimits{.earlier_sweeps = true});
+}
+
+}  // namespace
+
+KernelChoice choose_chunked_loss(const Node& node, std::span<const TensorLayout> inputs, const Features& features,
+                                 const LowerGroup& lower) {
   const Shape& hidden = inputs[0].type.shape;
   const Shape& weight = inputs[1].type.shape;
   if (!is_counted(inputs[0]) || element_count(hidden) == 0 || element_count(weight) == 0)
@@ -110,9 +115,7 @@ KernelChoice choose_chunked_loss(const Node& node, std::span<const TensorLayout>
   choice.workspace_bytes = cublas_workspace_bytes(features);
   for (uint32_t i = 0; i < inputs.size(); ++i)
     if (!is_contiguous(inputs[i]) && !(i < 2 && is_matrix(inputs[i]))) copy_first(choice, i, inputs[i]);
-  use_loss_rows(choice, node, inputs, [](const Graph& group) {
-    return lower(group, Together::kConnected, LoopLimits{.earlier_sweeps = true});
-  });
+  use_loss_rows(choice, node, inputs, lower ? lower : LowerGroup(lower_for_any_card));
   return choice;
 }
 

@@ -9,12 +9,21 @@ namespace stepc {
 
 namespace {
 constexpr size_t kLeastInstructions = 3;  // of a range: recording and launching fewer gains nothing
-constexpr int kMostRecordings = 8;        // of a range whose memory moves again and again
+constexpr size_t kMostRecordings = 8;     // of a range whose memory moves again and again
+constexpr size_t kMostOfFunction = 32;    // of a range of a function: as many micro-batches as a stage may hold
 }  // namespace
 
 DeviceGraphs::DeviceGraphs(const Schedule& schedule, const BoundOperands& operands, const std::set<size_t>& begins,
-                           bool is_of_rank)
-    : schedule_(schedule), operands_(operands), range_at_(schedule.instructions.size(), -1), is_of_rank_(is_of_rank) {
+                           const GraphUse& use, bool is_of_ranks)
+    : schedule_(schedule),
+      operands_(operands),
+      range_at_(schedule.instructions.size(), -1),
+      is_function_(use.is_function),
+      is_of_ranks_(is_of_ranks) {
+  size_t result = 0;
+  for (const ScheduleOutput& output : schedule.outputs)
+    if (output.kind == ScheduleOutput::Kind::kReturn && result++ >= use.lasting_from && takes_memory(schedule, output))
+      lasting_.insert(schedule.operands[output.operand.index()].buffer);
   if (!schedule.device.empty()) find_ranges(begins);
 }
 
@@ -22,8 +31,9 @@ DeviceGraphs::DeviceGraphs(const Schedule& schedule, const BoundOperands& operan
 bool DeviceGraphs::stays(OperandId operand) const {
   if (!operand.valid()) return false;
   const Buffer& buffer = schedule_.buffers[schedule_.operands[operand.index()].buffer.index()];
-  if (buffer.space != Space::kDevice || buffer.kind == Buffer::Kind::kOwn) return false;
-  if (buffer.kind != Buffer::Kind::kInput) return true;
+  if (buffer.space != Space::kDevice) return false;
+  if (buffer.kind == Buffer::Kind::kOwn) return lasting_.contains(schedule_.operands[operand.index()].buffer);
+  if (buffer.kind != Buffer::Kind::kInput || is_function_) return true;
   const InputKind kind = schedule_.inputs[buffer.input].kind;
   return kind == InputKind::kParameter || kind == InputKind::kBuffer || kind == InputKind::kOptimizerState ||
          !is_of_program(kind);
@@ -36,7 +46,8 @@ bool DeviceGraphs::may_be_part(const Instruction& instruction) const {
   if (instruction.number) return false;
   const auto is_read = [](const Arg& arg) { return std::holds_alternative<ReadNumber>(arg); };
   if (instruction.aten && std::ranges::any_of(instruction.aten->args, is_read)) return false;
-  if (std::ranges::any_of(instruction.allocations, [](const PlannedAllocation& one) { return one.own; })) return false;
+  const auto is_kept = [](const PlannedAllocation& one) { return one.own; };
+  if (!is_function_ && std::ranges::any_of(instruction.allocations, is_kept)) return false;
   const auto stays_there = [&](OperandId operand) { return stays(operand); };
   return !instruction.writes.empty() && std::ranges::all_of(instruction.reads, stays_there) &&
          std::ranges::all_of(instruction.writes, stays_there);
@@ -69,7 +80,6 @@ void DeviceGraphs::find_ranges(const std::set<size_t>& begins) {
 }
 
 bool DeviceGraphs::record(Range& range, const std::function<void(size_t)>& run_instruction) const {
-  ++range.recordings;
   std::unique_ptr<DeviceGraph> graph = make_device_graph(c10::Device(schedule_.device));
   if (graph == nullptr) return false;
   try {
@@ -84,38 +94,41 @@ bool DeviceGraphs::record(Range& range, const std::function<void(size_t)>& run_i
     log().info("instructions {} to {} run one by one: {}", range.begin, range.end, first_line(error.what()));
     return false;
   }
-  range.graph = std::move(graph);
+  Recording& made = range.recordings.emplace_back();
+  for (const OperandId id : range.operands) made.addresses.push_back(operands_.data(id));
+  made.graph = std::move(graph);
   return true;
 }
 
-// Recorded, with operands that lie where they lay then.
-bool DeviceGraphs::is_ready(const Range& range) const {
+// The recording with operands that lay where they lie now; nullptr: there is none.
+const DeviceGraphs::Recording* DeviceGraphs::find(const Range& range) const {
   const auto address = [&](OperandId id) -> const void* { return operands_.data(id); };
-  return range.graph != nullptr && std::ranges::equal(range.operands, range.addresses, {}, address);
+  const auto is_it = [&](const Recording& one) {
+    return std::ranges::equal(range.operands, one.addresses, {}, address);
+  };
+  const auto found = std::ranges::find_if(range.recordings, is_it);
+  return found == range.recordings.end() ? nullptr : &*found;
 }
 
 size_t DeviceGraphs::end_of_launch(size_t index) const {
   if (range_at_[index] < 0) return index + 1;
   const Range& range = ranges_[static_cast<size_t>(range_at_[index])];
-  return is_ready(range) ? range.end : index + 1;
+  return find(range) != nullptr ? range.end : index + 1;
 }
 
 size_t DeviceGraphs::run(size_t index, const std::function<void(size_t)>& run_instruction, DryRun* dry) {
   if (range_at_[index] < 0) return index;
   Range& range = ranges_[static_cast<size_t>(range_at_[index])];
   if (range.is_refused) return index;
-  if (!is_ready(range)) {
-    if (!may_record_) return index;
-    range.graph.reset();
-    range.is_refused = range.recordings == kMostRecordings || !record(range, run_instruction);
-    if (range.is_refused) return index;
-    range.addresses.clear();
-    for (const OperandId id : range.operands) range.addresses.push_back(operands_.data(id));
-    ++recorded_;
+  const Recording* const recording = find(range);
+  if (recording == nullptr) {
+    if (!may_record_ || range.recordings.size() == (is_function_ ? kMostOfFunction : kMostRecordings)) return index;
+    range.is_refused = !record(range, run_instruction);
+    if (!range.is_refused) ++recorded_;
     return index;
   }
   if (dry != nullptr) dry->before(range.begin, range.end);
-  range.graph->launch();
+  recording->graph->launch();
   if (dry != nullptr) dry->after(range.begin, range.end);
   ++launches_;
   return range.end;

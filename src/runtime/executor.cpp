@@ -35,9 +35,10 @@ struct BelowAutograd {
 
 // A bound instruction: its kernel, and what must exist before the kernel runs.
 struct BoundInstruction {
-  std::unique_ptr<BoundKernel> kernel;  // none: the executor does it itself
-  std::vector<OperandId> own;           // writes whose memory is made for it; ATen calls bring their own
-  uint64_t arena_end = 0;               // of what it uses in the arena without asking the allocator
+  std::unique_ptr<BoundKernel> kernel;                // none: the executor does it itself
+  std::vector<OperandId> own;                         // writes whose memory is made for it; ATen calls bring their own
+  std::vector<std::pair<size_t, OperandId>> brought;  // then: by planned allocation that outlives the step, the write
+  uint64_t arena_end = 0;                             // of what it uses in the arena without asking the allocator
 };
 
 Schedule for_this_device(Schedule schedule) {
@@ -78,6 +79,11 @@ struct Running {
       place.device_begin = schedule.device_begin;
     }
     bound.emplace(operands, inputs.tensors, place);
+    size_t result = 0;
+    for (const ScheduleOutput& output : schedule.outputs) {
+      if (output.kind != ScheduleOutput::Kind::kReturn || result >= inputs.results.size()) continue;
+      if (const at::Tensor& memory = inputs.results[result++]; memory.defined()) bound->give(output, memory);
+    }
   }
   RunInputs inputs;
   ArenaLease arena;
@@ -232,10 +238,10 @@ struct Executor::Impl {
         return;
       case Instruction::Kind::kOp:
         one.kernel = bind_op(instruction, parts);
-        return;
+        return find_brought(instruction, one);
       case Instruction::Kind::kAten:
         one.kernel = bind_aten(instruction, parts);
-        return;
+        return find_brought(instruction, one);
       default:
         USER_CHECK(instruction.kind < Instruction::Kind::kSend, "nothing runs a {} yet", name_of(instruction.kind));
         return;
@@ -246,6 +252,22 @@ struct Executor::Impl {
       if (buffer.kind == Buffer::Kind::kOwn) one.own.push_back(write);
       if (buffer.kind == Buffer::Kind::kArena)
         one.arena_end = std::max(one.arena_end, buffer.offset + aligned(buffer.bytes));
+    }
+  }
+
+  void find_brought(const Instruction& instruction, BoundInstruction& one) const {
+    size_t next = 0;  // a call allocates its results in their order
+    for (size_t a = 0; a < instruction.allocations.size(); ++a) {
+      if (!instruction.allocations[a].own) continue;
+      const auto is_its = [&](OperandId write) {
+        const Buffer& buffer = schedule.buffers[schedule.operands[write.index()].buffer.index()];
+        return buffer.kind == Buffer::Kind::kOwn && buffer.bytes == instruction.allocations[a].bytes;
+      };
+      while (next < instruction.writes.size() &&
+             !(instruction.writes[next].valid() && is_its(instruction.writes[next])))
+        ++next;
+      if (next == instruction.writes.size()) return;
+      one.brought.emplace_back(a, instruction.writes[next++]);
     }
   }
 
@@ -352,6 +374,8 @@ struct Executor::Impl {
     if (one.kernel == nullptr) return act(instruction, result);
     memory.begin(instruction);
     for (OperandId own : one.own) operands.make_own(own);
+    for (const auto& [allocation, write] : one.brought)
+      if (operands.is_given(write)) memory.give(allocation, operands.data(write));
     if (one.arena_end > 0) memory.note_use(one.arena_end);
     if (running->dry)
       running->dry->run(index, *one.kernel, state);
@@ -493,14 +517,15 @@ struct Executor::Impl {
   }
 };
 
-Executor::Executor(Schedule schedule, KernelSources* kernels, std::shared_ptr<Ranks> ranks, bool device_graphs)
+Executor::Executor(Schedule schedule, KernelSources* kernels, std::shared_ptr<Ranks> ranks,
+                   const GraphUse& device_graphs)
     : impl_(std::make_unique<Impl>(std::move(schedule), kernels, std::move(ranks))) {
   Impl& impl = *impl_;
   // All ranks of a mesh look at a guard together.
   if (is_graph_on_device(impl.schedule) && impl.schedule.mesh.ranks() <= 1) impl.guards.emplace(impl.schedule);
-  if (device_graphs && !impl.schedule.device.empty())
+  if (device_graphs.is_on && !impl.schedule.device.empty())
     impl.graphs.emplace(impl.schedule, impl.operands, impl.guards ? impl.guards->effects() : std::set<size_t>(),
-                        impl.ranks != nullptr);
+                        device_graphs, impl.ranks != nullptr && impl.ranks->ranks() > 1);
 }
 Executor::~Executor() = default;
 
@@ -553,7 +578,7 @@ StepResult Executor::run(RunInputs given) {
     impl.running->dry.emplace(impl.schedule, impl.operands, kernels, inputs.show_written);
   }
   impl.memory.begin_step(impl.running->place);
-  if (impl.graphs) impl.graphs->begin_run(/*is_dry=*/impl.running->dry.has_value());
+  if (impl.graphs) impl.graphs->begin_run(/*is_dry=*/impl.running->dry.has_value(), inputs.step);
   if (impl.guards) impl.guards->begin_run();
   if (!impl.running->is_watched()) impl.run_clocks.begin_run(impl.schedule.device);
   return impl.go_on();

@@ -16,6 +16,7 @@
 #include <ATen/core/ivalue.h>
 
 #include "ir/trace.h"
+#include "runtime/device_graphs.h"
 #include "runtime/dry_run.h"
 #include "runtime/instruction_memory.h"
 #include "runtime/kernel_sources.h"
@@ -69,15 +70,19 @@ struct RunInputs {
   // Sees the results of every instruction right after the instruction, if set. May not allocate through ATen.
   std::function<void(size_t instruction, const at::Tensor& written)> on_written = nullptr;
   ShowWritten show_written = nullptr;  // if set, the run is a dry run. Generators and host code keep their changes
+  std::optional<uint64_t> step = {};   // of a function that a step runs several times: the step's number
+  // By returned tensor, the memory to make it in, of its look; undefined: it brings its own. A result that is a window
+  // brings its own too.
+  std::vector<at::Tensor> results = {};
 };
 
 class Executor {
  public:
   // Throws RefusedPrograms. Throws UserError if the schedule names an operator that this LibTorch lacks, or is one
   // rank's of another mesh than that of `ranks`. `kernels`: none for a schedule of ATen calls only. On several ranks
-  // all make their executors together and run them together. `device_graphs`: see runtime/device_graphs.h.
+  // all make their executors together and run them together.
   Executor(Schedule schedule, KernelSources* kernels, std::shared_ptr<Ranks> ranks = nullptr,
-           bool device_graphs = false);
+           const GraphUse& device_graphs = {});
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -100,8 +105,10 @@ class Executor {
   StepResult resume(std::vector<at::Tensor> incoming);
   void abandon();
   bool is_paused() const;
-  // Whether a run was to record device launches; the same on all ranks.
+  // Whether the last run was to record device launches; the same on all ranks.
   bool has_tried_graphs() const;
+  // Whether it has recorded any; of this rank alone.
+  bool has_recorded_graphs() const { return graphs_recorded() > graphs_of_last_run(); }
   // Device launches recorded in all runs, and in all runs before the last one; the last run may have used the latter.
   uint64_t graphs_recorded() const;
   uint64_t graphs_of_last_run() const;

@@ -21,6 +21,7 @@ void InstructionMemory::begin_step(const ArenaPlace& arena) {
 void InstructionMemory::begin(const Instruction& instruction) {
   instruction_ = &instruction;
   taken_.assign(instruction.allocations.size(), false);
+  given_.assign(instruction.allocations.size(), nullptr);
   if (instruction.scratch.bytes != 0) scratch_.clear();
   if (instruction.worker_scratch.bytes != 0)
     for (int w = 0; w <= workers_; ++w) slabs_[static_cast<size_t>(w)].blocks.clear();
@@ -66,7 +67,7 @@ void InstructionMemory::give_back(const std::byte* freed) {
   if (instruction_->kind != Instruction::Kind::kAten && instruction_->kind != Instruction::Kind::kOp) return;
   for (size_t a = 0; a < taken_.size(); ++a) {
     const PlannedAllocation& planned = instruction_->allocations[a];
-    if (taken_[a] && !planned.own && freed == arena_.at(planned.offset)) taken_[a] = false;
+    if (taken_[a] && freed == (planned.own ? given_[a] : arena_.at(planned.offset))) taken_[a] = false;
   }
 }
 
@@ -85,8 +86,10 @@ void* InstructionMemory::allocate_planned(size_t bytes, Space space) {
   if (keeps_ || instruction_ == nullptr) return nullptr;
   const PlannedAllocation* const planned = std::exchange(copies_next_, false) ? nullptr : take_planned(bytes, space);
   if (planned != nullptr) {
-    keeps_ = planned->own;
-    return keeps_ ? nullptr : at(planned->offset, bytes);
+    if (!planned->own) return at(planned->offset, bytes);
+    void* const given = given_[static_cast<size_t>(planned - instruction_->allocations.data())];
+    keeps_ = given == nullptr;
+    return given;
   }
   const bool has_scratch = instruction_->scratch.bytes != 0 && (space == Space::kDevice) == is_all_device();
   if (!has_scratch) return nullptr;

@@ -34,6 +34,8 @@ class InstructionMemory final : public AllocationClient {
 
   void begin_step(const ArenaPlace& arena);
   void begin(const Instruction& instruction);
+  // The instruction's planned allocation of that number, which outlives the step, gets this memory.
+  void give(size_t allocation, void* memory) { given_[allocation] = memory; }
   // Notes that something in the arena ends at this offset.
   void note_use(uint64_t end);
   // The next allocation outlives the step.
@@ -74,6 +76,7 @@ class InstructionMemory final : public AllocationClient {
   ArenaPlace arena_;
   const Instruction* instruction_ = nullptr;
   std::vector<bool> taken_;  // by planned allocation of the instruction
+  std::vector<void*> given_;
   WorkerSlab scratch_;
   bool keeps_next_ = false;
   bool copies_next_ = false;

@@ -99,9 +99,9 @@ bool choose_for_groups(GraphKernels& k, const GraphScheduleOptions& options, Cho
   return dissolved.empty();
 }
 
-// The device's loops for a ChunkedLoss; ATen's calls where no kernel is to be generated, or none can be.
-void choose_for_loss(const GraphKernels& k, GraphKernels::Unit& unit, const Node& node,
-                     const GraphScheduleOptions& options, std::vector<std::string>& one_by_one) {
+// Of a ChunkedLoss: ATen's calls where no kernel is to be generated; on a device, copies of what begins anywhere.
+void finish_loss(const GraphKernels& k, GraphKernels::Unit& unit, const Node& node, const GraphScheduleOptions& options,
+                 std::vector<std::string>& one_by_one) {
   const auto refused = options.refused.find(kNoGroup);
   if (options.is_plain || refused != options.refused.end()) {
     unit.choice = {};
@@ -110,8 +110,6 @@ void choose_for_loss(const GraphKernels& k, GraphKernels::Unit& unit, const Node
     return;
   }
   if (!options.lower) return;
-  use_loss_rows(unit.choice, node, k.layouts(unit.inputs), options.lower);
-  if (!unit.choice.loss) return;
   std::vector<uint32_t>& copied = unit.choice.copied;
   for (uint32_t input = 2; input < unit.inputs.size(); ++input)  // by token
     if (!begins_aligned(k, unit.inputs[input]) && std::ranges::find(copied, input) == copied.end())
@@ -147,12 +145,12 @@ GraphKernels choose_kernels(Graph graph, const GraphScheduleOptions& options, Gr
     unit.outputs = node.outputs;
     if (is_host_code(node)) continue;
     const std::vector<TensorLayout> layouts = k.layouts(node.inputs);
-    unit.choice = choose_kernel(node, layouts, options.features, options.threads);
+    unit.choice = choose_kernel(node, layouts, options.features, options.threads, options.lower);
     if (wants_too_much(unit.choice, options)) {
       unit.choice = {};
       unit.choice.why = "the blocked kernel's scratch memory would lift the step above what it may take";
     }
-    if (unit.choice.loss) choose_for_loss(k, unit, node, options, out.one_by_one);
+    if (unit.choice.loss) finish_loss(k, unit, node, options, out.one_by_one);
     const bool is_there = options.lower != nullptr;  // the device, which knows better
     if (unit.choice.workspace_bytes && !is_there) {
       unit.workspace.bytes = *unit.choice.workspace_bytes;

@@ -132,6 +132,10 @@ std::vector<at::Tensor> results_of(Exchanges& exchanges, const Peers& peers, at:
     const auto scattered = zeros({{7}, {2, 3}});
     exchanges.reduce_scatter(parted(), scattered, how, scratch.data_ptr(), scratch.nbytes());
     keep(scattered);
+    const auto begun = zeros({{7}, {2, 3}});
+    exchanges.begin_reduce_scatter(parted(), begun, how).end();
+    keep(begun);
+    for (size_t t = 0; t < begun.size(); ++t) EXPECT_TRUE(at::equal(begun[t].cpu(), scattered[t].cpu())) << type;
     const auto sums = whole();
     exchanges.all_reduce(sums, how, scratch.data_ptr(), scratch.nbytes());
     keep(sums);

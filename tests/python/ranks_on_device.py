@@ -87,6 +87,11 @@ WEIGHED = {  # by the rates of a card that is known
     "budget": {"parallel": SHARDED, "memory_budget": "auto"},
     "budget of stages": {"parallel": {"pp": 2}, "micro_batches": 2, "memory_budget": "auto"},
 }
+OVERLAPPED = {  # of tensors that take an exchange some time
+    "dp": {"parallel": {"dp_replicate": 2}},
+    "zero 3": {"parallel": SHARDED},
+    "zero 3, micro-batches": {"parallel": SHARDED, "micro_batches": 2},
+}
 OF_FOUR = {"stages and dp": {"parallel": {"pp": 2, "dp_shard": 2, "zero": 1}, "micro_batches": 2}}
 REFUSED = {**WEIGHED, "three micro-batches": {"parallel": {"dp_replicate": 2}, "micro_batches": 3}}
 
@@ -94,11 +99,11 @@ REFUSED = {**WEIGHED, "three micro-batches": {"parallel": {"dp_replicate": 2}, "
 class WholeStep:
     """A decoder with its whole step on ranks."""
 
-    def __init__(self, stepc, device, parallel, dropout=0.0, batches_on=None, layers=1, **config):
+    def __init__(self, stepc, device, parallel, dropout=0.0, batches_on=None, layers=1, sizes=None, **config):
         torch.manual_seed(0)
         self.stepc, self.batches_on = stepc, batches_on or device
         self.parts = parallel.get("dp_replicate", 1) * parallel.get("dp_shard", 1)  # of a batch: this rank has one
-        self.model = Decoder(dropout, layers=max(layers, parallel.get("pp", 1))).to(device)
+        self.model = Decoder(dropout, layers=max(layers, parallel.get("pp", 1)), **(sizes or {})).to(device)
         optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
 
         def step(ids):
@@ -132,6 +137,22 @@ def an_h100(device):
     os.environ.pop("EMULATED_CARD", None)
 
 
+def overlapped(stepc, device, parallel, **how):
+    """Exchanges that block, and exchanges beside the computation."""
+    return [WholeStep(stepc, device, parallel={**parallel, "overlap": overlap}, layers=2, sizes={"vocabulary": 1024, "width": 64},
+                      **how).run() for overlap in (False, True)]
+
+
+def large_batch_comes(stepc, device):
+    """Once, and what is planned moves to memory that is large enough."""
+    one, losses, launched = WholeStep(stepc, device, {"dp_shard": 2, "zero": 1}, micro_batches=2), [], []
+    for number in range(20):
+        rows = 1024 if number == 6 else ROWS
+        losses.append(one.step(tokens(number, rows).chunk(WORLD)[RANK].to(device)).item())
+        launched.append(one.step.stats["device_graphs"])
+    return {"losses": losses, "launched": launched, "stats": dict(one.step.stats)}
+
+
 def refused(stepc, device, parallel, **config):
     try:
         WholeStep(stepc, device, parallel, **config).losses(range(1))
@@ -140,9 +161,12 @@ def refused(stepc, device, parallel, **config):
 
 
 def whole_steps(stepc, device, out):
-    results = {name: WholeStep(stepc, device, **how).run() for name, how in WHOLE.items()}
+    results = {"a large batch comes": large_batch_comes(stepc, device)}  # before anything large has run
+    results |= {name: WholeStep(stepc, device, **how).run() for name, how in WHOLE.items()}
     with an_h100(device):
         results |= {name: WholeStep(stepc, device, **how).run() for name, how in WEIGHED.items()}
+        if device != "cpu":
+            results["overlapped"] = {name: overlapped(stepc, device, **how) for name, how in OVERLAPPED.items()}
     for name, how in RESUMED.items():
         first = WholeStep(stepc, device, verify="off", **how)
         first.losses(range(2))

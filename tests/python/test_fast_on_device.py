@@ -222,6 +222,48 @@ def test_a_decoder_trains_in_micro_batches(device, dropout):
         losses.append(torch.stack([called(tokens(number, rows=4)[:, :11]) for number in range(STEPS)]).cpu())
     torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-4)
     assert called.stats["eager_calls"] == 0 and "cut into    4 micro-batches" in called.report(), called.report()
+    # At each micro-batch what lies between embedding and loss, at least.
+    assert called.stats["device_graphs"] >= 4 + 1 and called.stats["unplanned_allocations"] == 0, called.report()
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("graphs", [False, True], ids=["one by one", "graphs"])
+def test_micro_batches_train_as_eager_while_rates_change_and_memory_moves(device, graphs, optimizer):
+    """Launched from the fourth step on; where the parameters lie elsewhere, recorded again."""
+    def trained_so(config):
+        torch.manual_seed(0)
+        model = network(device)
+        optimizers = OPTIMIZERS[optimizer](model.parameters())
+
+        def step(x, y):
+            loss = nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizers.step()
+            optimizers.zero_grad()
+            return loss.detach()
+
+        called = stepc.accelerate(step, config=config) if config else step
+        losses, launched = [], []
+        for number in range(STEPS):
+            optimizers.param_groups[0]["lr"] = 0.01 / (1 + number)
+            if number == 8:
+                for one in model.parameters():
+                    one.data = one.data.clone()
+            losses.append(called(*batch(number, device)).item())
+            launched.append(called.stats["device_graphs"] if config else 0)
+        return torch.tensor(losses), [one.detach().cpu() for one in model.parameters()], launched, called
+
+    want, parameters, _, _ = trained_so(None)
+    config = stepc.Config(micro_batches=2, device_kernels=True, device_graphs=graphs)
+    losses, got, launched, called = trained_so(config)
+    torch.testing.assert_close(losses, want, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(got, parameters, rtol=1e-3, atol=1e-4)
+    assert called.stats["eager_calls"] == 0 and not called.stats["warnings"], called.report()
+    assert launched[:2] == [0, 0] and len({*launched[3:8], *launched[9:]}) == 1 and (launched[-1] >= 3) == graphs, launched
+    assert launched[8] < launched[7] or not graphs, launched
+    # The first replays, and what was recorded, each time.
+    assert called.stats["plain_verifications"] == (6 if graphs else 2), called.report()
 
 
 @pytest.mark.parametrize("graphs", [False, True], ids=["one by one", "graphs"])

@@ -2,6 +2,7 @@
 ranks on the emulated device have the bits of two on the CPU; on CUDA, by NCCL, a rank a device, and a world of one.
 """
 
+import re
 from pathlib import Path
 
 import pytest
@@ -69,9 +70,10 @@ def assert_trains_as_on_cpus(ranks, on_cpu, kind):
         assert not stats["warnings"], got["report"]
         # Once with the instructions one by one, and once with what the device launches at once.
         is_cut = "micro-batches" in got["report"]
-        has_graphs = kind != "zero 1" and not is_cut
+        has_graphs = kind != "zero 1"
         assert is_cut or stats["plain_verifications"] == 1 + has_graphs, got["report"]
-        assert stats["plain_verifications"] >= 1 and (stats["device_graphs"] >= 2) == has_graphs, got["report"]
+        launches = 6 if is_cut else 2  # of two micro-batches, in a pass or two, and of the update
+        assert stats["plain_verifications"] >= 1 and (stats["device_graphs"] >= launches) == has_graphs, got["report"]
         is_priced = "from data sheets and published rates of the card" in got["report"]
         assert is_priced or kind not in WEIGHED, got["report"]
         assert 0 < got["predicted"] < 1e-2 if is_priced else got["predicted"] is None, got["report"]
@@ -90,6 +92,46 @@ def test_a_whole_step_trains_as_on_cpus(on_cpu, there, kind):
 @pytest.mark.parametrize("kind", WEIGHED)
 def test_what_is_weighed_by_a_cards_rates_trains_as_on_cpus(on_cpu, there, kind):
     test_a_whole_step_trains_as_on_cpus(on_cpu, there, kind)
+
+
+def begun_exchanges(text):
+    """By mark the op of an exchange that a Schedule begins, and how many instructions it has before the wait for it."""
+    begun, beside = {}, {}
+    for number, line in enumerate(line for line in text.splitlines() if re.match(r" *i\d+: ", line)):
+        mark = re.search(r" mark (\d+) ", line + " ")
+        if mark and " collective " in line:
+            begun[mark[1]] = (re.search(r" collective (\w+) ", line)[1], number)
+        elif mark and " wait " in line:
+            beside[mark[1]] = number - begun[mark[1]][1] - 1
+    assert begun.keys() == beside.keys()
+    return [(op, beside[mark]) for mark, (op, _) in begun.items()]
+
+
+@pytest.mark.parametrize("kind", ["dp", "zero 3", "zero 3, micro-batches"])
+def test_exchanges_go_on_beside_the_computation(there, kind):
+    """Begun and awaited, by an H100's rates, with the bits of exchanges that block."""
+    device, ranks = there
+    for rank in ranks:
+        blocking, beside = rank["whole"]["overlapped"][kind]
+        assert not begun_exchanges(blocking["text"]) and beside["predicted"] < blocking["predicted"], beside["report"]
+        begun = begun_exchanges(beside["text"])
+        assert {op for op, _ in begun} == {"all_gather", "reduce_scatter"} and len(begun) >= 4, begun
+        assert sum(others > 2 for _, others in begun) >= 2, begun
+        for one in (blocking, beside):
+            assert one["stats"]["device_graphs"] >= 2 and not one["stats"]["warnings"], one["report"]
+        close = {"rtol": 0, "atol": 0} if device == "emulated" else {"rtol": 1e-4, "atol": 1e-5}
+        torch.testing.assert_close(torch.tensor(beside["losses"]), torch.tensor(blocking["losses"]), **close)
+        torch.testing.assert_close(beside["state"], blocking["state"], **close)
+
+
+def test_what_has_moved_is_recorded_again(on_cpu, there):
+    """By all ranks in the same step, their sixteenth on such a batch."""
+    for rank, here in zip(there[1], on_cpu, strict=True):
+        got, wanted = (one["whole"]["a large batch comes"] for one in (rank, here))
+        launched = got["launched"]
+        assert launched[5] >= 6 and launched[7:16] == [0] * 9 and launched[-1] == launched[5], launched
+        torch.testing.assert_close(torch.tensor(got["losses"]), torch.tensor(wanted["losses"]), rtol=1e-4, atol=1e-4)
+        assert not got["stats"]["warnings"] and got["losses"] == there[1][0]["whole"]["a large batch comes"]["losses"]
 
 
 def test_stages_of_four_ranks_train_as_on_cpus(build_dir, tmp_path):

@@ -19,9 +19,15 @@ Schedule guarded() {
   ScheduleInput parameter;
   parameter.kind = InputKind::kParameter;
   schedule.inputs.push_back(parameter);
-  schedule.buffers = {{.kind = Buffer::Kind::kInput, .bytes = 4, .input = 0, .space = Space::kDevice},
-                      {.kind = Buffer::Kind::kArena, .bytes = 4, .space = Space::kDevice},
-                      {.kind = Buffer::Kind::kArena, .bytes = 1, .space = Space::kDevice}};
+  const auto add_buffer = [&](Buffer::Kind kind, uint64_t bytes) {
+    Buffer& buffer = schedule.buffers.emplace_back();
+    buffer.kind = kind;
+    buffer.bytes = bytes;
+    buffer.space = Space::kDevice;
+  };
+  add_buffer(Buffer::Kind::kInput, 4);
+  add_buffer(Buffer::Kind::kArena, 4);
+  add_buffer(Buffer::Kind::kArena, 1);
   schedule.operands = {{.buffer = BufferId(0), .sizes = {}, .strides = {}},
                        {.buffer = BufferId(1), .sizes = {}, .strides = {}},
                        {.buffer = BufferId(2), .dtype = DType::kBool, .sizes = {}, .strides = {}}};

@@ -181,7 +181,8 @@ Compiled compile_exact(const Trace& trace, int threads, bool device_graphs) {
   Compiled compiled;
   Schedule schedule = plan_exact(trace, threads);
   verify(schedule);
-  compiled.executor = std::make_unique<Executor>(std::move(schedule), nullptr, nullptr, device_graphs);
+  compiled.executor =
+      std::make_unique<Executor>(std::move(schedule), nullptr, nullptr, GraphUse{.is_on = device_graphs});
   compiled.seconds = seconds_since(begin);
   return compiled;
 }
@@ -193,10 +194,11 @@ Compiled compile_fast(const Trace& trace, KernelSources& kernels, const CompileO
   const auto begin = Clock::now();
   PlannedGraph planned = plan_fast(trace, kernels, options);
   Compiled compiled;
+  const GraphUse graphs{options.device_graphs, options.function != nullptr, options.lasting_results};
   while (compiled.executor == nullptr) {
     verify(planned.plan.schedule);
     try {
-      compiled.executor = std::make_unique<Executor>(planned.plan.schedule, &kernels, ranks, options.device_graphs);
+      compiled.executor = std::make_unique<Executor>(planned.plan.schedule, &kernels, ranks, graphs);
     } catch (const RefusedPrograms& refused) {
       const size_t before = planned.options.refused.size();
       refuse_groups(planned, refused);

@@ -25,6 +25,9 @@ struct CompileOptions {
   // outlive everything that is made from it.
   const Graph* function = nullptr;
   StepMemory memory = {};  // that of the step which the function was cut out of
+  // Of a function: what it returns from this one on is made in memory that whoever runs it gives (RunInputs::results);
+  // and the tensors of its batch before this one lie elsewhere at every run.
+  size_t lasting_results = SIZE_MAX, moving_tensors = SIZE_MAX;
 };
 
 // A captured step as a Graph. UserError for what a Graph cannot express, on a device also for calls on the host's

@@ -54,23 +54,36 @@ void RankProgram::compile() {
   state_.add(schedule());
 }
 
-StepResult RankProgram::step(const std::vector<at::Tensor>& batch, RunTimes* times, OnWritten on_written) {
-  if (must_verify()) verify(batch);
-  StepResult result = begin(batch, times, std::move(on_written));
+StepResult RankProgram::step(const std::vector<at::Tensor>& batch, RunTimes* times, OnWritten on_written,
+                             const PartOfStep& part) {
+  if (must_verify(part.place)) verify(batch, part);
+  StepResult result = begin(batch, times, std::move(on_written), part);
   INTERNAL_CHECK(result.is_whole(), "a rank's step pauses, and nobody asked it to");
   return result;
 }
 
-StepResult RankProgram::begin(const std::vector<at::Tensor>& batch, RunTimes* times, OnWritten on_written) {
-  RunInputs inputs = inputs_of(*compiled_.executor, batch);
+StepResult RankProgram::begin(const std::vector<at::Tensor>& batch, RunTimes* times, OnWritten on_written,
+                              const PartOfStep& part) {
+  RunInputs inputs = inputs_of(*compiled_.executor, batch, part);
   inputs.times = times;
   inputs.on_written = std::move(on_written);
   before_run_ = read_generator(generator());
+  place_ = part.place;
   return came_to(compiled_.executor->run(std::move(inputs)));
 }
 
-RunInputs RankProgram::inputs_of(Executor& executor, const std::vector<at::Tensor>& batch) const {
+// Where the device's graphs find it at every run.
+at::Tensor RankProgram::at_its_place(size_t tensor, const at::Tensor& now) {
+  at::Tensor& place = places_[tensor];
+  if (!place.defined() || place.sizes() != now.sizes() || place.scalar_type() != now.scalar_type())
+    place = at::empty(now.sizes(), now.options());
+  return place.copy_(now, /*non_blocking=*/true);
+}
+
+RunInputs RankProgram::inputs_of(Executor& executor, const std::vector<at::Tensor>& batch, const PartOfStep& part) {
   RunInputs inputs;
+  inputs.step = part.step;
+  inputs.results = part.results;
   inputs.on_event = [](size_t, const std::vector<at::Tensor>&) { return std::string(); };  // its numbers are there
   inputs.tells_autograd = false;
   for (const ScheduleInput& input : executor.schedule().inputs) {
@@ -80,9 +93,15 @@ RunInputs RankProgram::inputs_of(Executor& executor, const std::vector<at::Tenso
       tensor = state_.part(*owner_of(input.kind), input.key);
       continue;
     }
-    tensor = batch.at(std::stoul(input.key));
+    const size_t number = std::stoul(input.key);
+    tensor = batch.at(number);
     if (input.part && tensor.sizes() == c10::IntArrayRef(input.part->shape))
       tensor = part_of(tensor, input.part->sharding, state_.mesh(), ranks_->rank());
+    if (!tensor.is_cpu() && options_.function != nullptr && options_.device_graphs &&
+        number < options_.moving_tensors) {
+      tensor = at_its_place(number, tensor);
+      continue;
+    }
     tensor = tensor.contiguous();
     // Rows of a larger batch begin anywhere, and kernels of a device want more.
     if (!tensor.is_cpu() && reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % kAlignment != 0)
@@ -95,6 +114,9 @@ RunInputs RankProgram::inputs_of(Executor& executor, const std::vector<at::Tenso
 
 StepResult RankProgram::came_to(StepResult result) {
   if (result.paused) return result;
+  const Executor& ran = *compiled_.executor;
+  if (ran.has_tried_graphs() && ranks_->largest(ran.has_recorded_graphs() ? 1 : 0) != 0)
+    verified_graphs_[place_] = false;
   USER_CHECK(
       !result.missed_guard,
       "the step met what it was not recorded with (an index out of range, say), and on several ranks there is no "
@@ -119,20 +141,21 @@ void RankProgram::supply(CallId call, size_t arg, const c10::IValue& number) {
 
 // ---- verification
 
-bool RankProgram::must_verify() const {
+bool RankProgram::must_verify(uint32_t place) const {
   if (verify_.kind == Verify::Kind::kOff || is_plain_) return false;
-  return !is_verified_ || (compiled_.executor->has_tried_graphs() && !has_verified_graphs_) ||
+  const auto graphs = verified_graphs_.find(place);
+  return !is_verified_ || (graphs != verified_graphs_.end() && !graphs->second) ||
          (verify_.kind == Verify::Kind::kEvery && replays_ % static_cast<uint64_t>(verify_.interval) == 0);
 }
 
-void RankProgram::verify(const std::vector<at::Tensor>& batch) {
+void RankProgram::verify(const std::vector<at::Tensor>& batch, const PartOfStep& part) {
   const auto begin = Clock::now();
   const RankProof proof{compiled_,
                         trace_,
                         kernels_,
                         options_,
                         ranks_,
-                        [&](Executor& executor) { return inputs_of(executor, batch); },
+                        [&](Executor& executor) { return inputs_of(executor, batch, part); },
                         [&](Executor& executor) {
                           for (const auto& [place, number] : supplied_)
                             executor.supply(place.first, place.second, number);
@@ -141,7 +164,8 @@ void RankProgram::verify(const std::vector<at::Tensor>& batch) {
   verified_.seconds += seconds_since(begin);
   verified_.with = verdict.with;
   is_verified_ = verdict.is_decided;
-  has_verified_graphs_ = verdict.is_decided && compiled_.executor->has_tried_graphs();
+  if (const auto graphs = verified_graphs_.find(part.place); graphs != verified_graphs_.end())
+    graphs->second = verdict.is_decided;
   if (verdict.compared && verdict.is_decided) ++verified_.count;
   if (!verdict.difference.empty()) {
     USER_CHECK(!verdict.is_transient,

@@ -1,6 +1,7 @@
 #include "engine/ranks/stage_budget.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -64,6 +65,15 @@ uint64_t between_bytes(const StageParts& parts, int64_t rank) {
   std::vector<uint64_t> bytes;
   for (const StageValue& value : parts.cut.values) bytes.push_back(bytes_of(value.type));
   return peak_slot_bytes(parts.program, rank, bytes);
+}
+
+uint64_t slot_bytes(const StageParts& parts, int64_t rank) {
+  std::map<uint32_t, uint64_t> bytes;
+  for (const StageCall& call : parts.program.calls[static_cast<size_t>(rank)])
+    for (const SlotValue& one : call.writes) bytes[one.slot] = bytes_of(parts.cut.values[one.value].type);
+  uint64_t all = 0;
+  for (const auto& [slot, of_slot] : bytes) all += of_slot;
+  return all;
 }
 
 uint64_t sent_bytes(const StageParts& parts, const StageCall& send) {

@@ -18,6 +18,8 @@ namespace stepc {
 uint64_t held_bytes(const std::vector<const StageParts*>& parts, int64_t rank);
 // At most at once, of the values that lie between a rank's functions.
 uint64_t between_bytes(const StageParts& parts, int64_t rank);
+// Of the rank's slots, if each keeps its memory from step to step.
+uint64_t slot_bytes(const StageParts& parts, int64_t rank);
 // That a rank sends to another by one call.
 uint64_t sent_bytes(const StageParts& parts, const StageCall& send);
 // For a rank's function, while `others` of its bytes, those above, are there.

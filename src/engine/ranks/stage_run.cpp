@@ -47,7 +47,7 @@ struct StageRun::Step {
   std::map<uint32_t, Send> sends;  // by message
   std::optional<std::pair<GeneratorSnapshot, GeneratorSnapshot>> draws;
   std::map<std::pair<uint32_t, int64_t>, at::Tensor> results;  // by returned tensor and micro-batch
-  uint64_t bytes = 0, most_bytes = 0;
+  uint64_t bytes = 0, most_bytes = 0, graphs_launched = 0;
   double run_seconds = 0, waited_seconds = 0;
 
   void wait_for(InFlight& on_the_way) {
@@ -61,7 +61,8 @@ StageRun::StageRun(StageParts parts, const StageRanks& ranks, KernelSources& ker
                    const Verify& verify, ShardedState& state, uint64_t held)
     : parts_(std::move(parts)),
       ranks_(ranks),
-      device_(options.memory.device.empty() ? c10::Device(at::kCPU) : c10::Device(options.memory.device)) {
+      device_(options.memory.device.empty() ? c10::Device(at::kCPU) : c10::Device(options.memory.device)),
+      keeps_slots_(options.device_graphs && !device_.is_cpu()) {
   stepc::verify(parts_.program);
   INTERNAL_CHECK_EQ(parts_.program.ranks(), ranks_.count);
   std::string text = to_text(parts_.program);
@@ -71,11 +72,14 @@ StageRun::StageRun(StageParts parts, const StageRanks& ranks, KernelSources& ker
         "rank {} came to another order of its pipeline's calls ({}) than rank 0 ({}): all ranks want the same "
         "stepc and configuration",
         other->rank, other->its, other->first);
+  place_calls();
   programs_.resize(parts_.cut.functions.size());
   for (size_t f = 0; f < parts_.cut.functions.size(); ++f) {
     if (parts_.program.functions[f].rank != ranks_.own) continue;
     CompileOptions own = options;
     own.function = &parts_.cut.functions[f].graph;
+    own.moving_tensors = std::min<size_t>(options.moving_tensors, parts_.cut.batch);
+    if (keeps_slots_) own.lasting_results = parts_.cut.functions[f].returns.size();
     own.budget = budget_of_function(options.budget, *own.function, held + planned_bytes());
     programs_[f] = std::make_unique<RankProgram>(kernels, own, verify, ranks_.stage, state);
   }
@@ -85,6 +89,35 @@ StageRun::~StageRun() = default;
 
 at::Tensor StageRun::empty_value(const TensorType& type) const {
   return at::empty(type.shape, at::TensorOptions(device_).dtype(scalar_type_of(type.dtype)));
+}
+
+void StageRun::place_calls() {
+  std::map<uint32_t, std::map<std::vector<uint32_t>, uint32_t>> known;  // by function
+  for (const StageCall& call : calls()) {
+    std::vector<uint32_t> slots;
+    for (const auto* list : {&call.reads, &call.writes})
+      for (const SlotValue& one : *list) slots.push_back(one.slot);
+    auto& of_function = known[call.function];
+    const bool is_placed = keeps_slots_ && call.kind == StageCall::Kind::kRun;
+    places_.push_back(
+        is_placed ? of_function.try_emplace(slots, static_cast<uint32_t>(of_function.size())).first->second : 0);
+  }
+  slots_.resize(parts_.program.slots[static_cast<size_t>(ranks_.own)]);
+}
+
+at::Tensor& StageRun::slot_memory(const SlotValue& one) {
+  at::Tensor& memory = slots_[one.slot];
+  if (!memory.defined()) memory = empty_value(parts_.cut.values[one.value].type);
+  return memory;
+}
+
+void StageRun::put(const SlotValue& one, const at::Tensor& value) {
+  at::Tensor& slot = step_->slots[one.slot];
+  slot = value.contiguous();
+  if (!keeps_slots_) return;
+  at::Tensor& memory = slot_memory(one);
+  if (memory.const_data_ptr() != slot.const_data_ptr()) memory.copy_(slot, /*non_blocking=*/true);
+  slot = memory;
 }
 
 void StageRun::begin_receive(size_t call) {
@@ -99,7 +132,8 @@ void StageRun::begin_receive(size_t call) {
   step.receives.emplace(call, Step::Receive{std::move(tensors), std::move(on_the_way)});
 }
 
-void StageRun::run_function(const StageCall& call) {
+void StageRun::run_function(size_t c) {
+  const StageCall& call = calls()[c];
   Step& step = *step_;
   const Probes& probes = step.probes;
   const StageFunction& function = parts_.cut.functions[call.function];
@@ -107,15 +141,20 @@ void StageRun::run_function(const StageCall& call) {
   std::vector<at::Tensor> tensors = step.micro_batch(call.micro_batch);
   tensors.resize(parts_.cut.batch);
   for (const SlotValue& one : call.reads) tensors.push_back(step.slots[one.slot]);
+  PartOfStep part{.step = steps_, .place = places_[c]};
+  if (keeps_slots_) {
+    part.results.resize(function.returns.size());
+    for (const SlotValue& one : call.writes) part.results.push_back(slot_memory(one));
+  }
   if (step.draws) write_generator(draws(), step.draws->first);
   StepResult result =
       program.step(tensors, probes.times != nullptr ? &(*probes.times)[&program] : nullptr,
-                   probes.on_written ? probes.on_written(program, call.micro_batch, call.function) : nullptr);
+                   probes.on_written ? probes.on_written(program, call.micro_batch, call.function) : nullptr, part);
   INTERNAL_CHECK_EQ(result.outputs.size(), function.returns.size() + function.gives.size());
+  step.graphs_launched += result.memory.device_graphs;
   for (size_t r = 0; r < function.returns.size(); ++r)
     step.results[{function.returns[r], call.micro_batch}] = result.outputs[r];
-  for (size_t g = 0; g < function.gives.size(); ++g)
-    step.slots[call.writes[g].slot] = result.outputs[function.returns.size() + g].contiguous();
+  for (size_t g = 0; g < function.gives.size(); ++g) put(call.writes[g], result.outputs[function.returns.size() + g]);
 }
 
 std::vector<at::Tensor> StageRun::run(const MicroBatchFn& micro_batch, const Probes& probes) {
@@ -129,6 +168,7 @@ std::vector<at::Tensor> StageRun::run(const MicroBatchFn& micro_batch, const Pro
 }
 
 void StageRun::begin(MicroBatchFn micro_batch, const Probes& probes) {
+  ++steps_;
   step_ = std::make_unique<Step>();
   step_->micro_batch = std::move(micro_batch);
   step_->probes = probes;
@@ -161,7 +201,7 @@ void StageRun::make_call(size_t c, size_t end) {
     }
   switch (call.kind) {
     case StageCall::Kind::kRun:
-      run_function(call);
+      run_function(c);
       break;
     case StageCall::Kind::kSend: {
       std::vector<at::Tensor> tensors;
@@ -181,7 +221,7 @@ void StageRun::make_call(size_t c, size_t end) {
     case StageCall::Kind::kReceive: {
       Step::Receive& receive = step.receives.at(c);
       step.wait_for(receive.on_the_way);
-      for (size_t i = 0; i < call.writes.size(); ++i) step.slots[call.writes[i].slot] = receive.tensors[i];
+      for (size_t i = 0; i < call.writes.size(); ++i) put(call.writes[i], receive.tensors[i]);
       step.receives.erase(c);
       break;
     }
@@ -199,6 +239,11 @@ at::Tensor StageRun::returned(uint32_t result) const { return step_->results.at(
 std::vector<at::Tensor> StageRun::end() {
   go_on(UINT32_MAX);
   most_bytes_ = step_->most_bytes;
+  if (keeps_slots_) {
+    most_bytes_ = 0;
+    for (const at::Tensor& slot : slots_) most_bytes_ += slot.defined() ? slot.nbytes() : 0;
+  }
+  graphs_launched_ = step_->graphs_launched;
   waited_seconds_ = step_->waited_seconds;
   run_seconds_ = step_->run_seconds;
   if (step_->draws) write_generator(draws(), step_->draws->second);
@@ -253,7 +298,9 @@ ProgramTimeline StageRun::predict(const KnownTarget& known) const {
   });
 }
 
-uint64_t StageRun::planned_bytes() const { return between_bytes(parts_, ranks_.own); }
+uint64_t StageRun::planned_bytes() const {
+  return keeps_slots_ ? slot_bytes(parts_, ranks_.own) : between_bytes(parts_, ranks_.own);
+}
 
 uint64_t StageRun::step_bytes() const {
   uint64_t bytes = 0;

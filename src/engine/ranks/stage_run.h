@@ -56,6 +56,8 @@ class StageRun {
   // Of the last run, and of that how long this rank waited for others' values.
   [[nodiscard]] double run_seconds() const { return run_seconds_; }
   [[nodiscard]] double waited_seconds() const { return waited_seconds_; }
+  // Device launches of the last run, of many instructions each.
+  [[nodiscard]] uint64_t graphs_launched() const { return graphs_launched_; }
 
   // This rank's, in the order of the cut; none of another rank's functions.
   [[nodiscard]] const std::vector<std::unique_ptr<RankProgram>>& programs() const { return programs_; }
@@ -76,8 +78,13 @@ class StageRun {
   [[nodiscard]] size_t end_of_calls(size_t from, uint32_t reads) const;
   void make_call(size_t call, size_t end);
   void begin_receive(size_t call);
-  void run_function(const StageCall& call);
+  void run_function(size_t call);
   std::vector<at::Tensor> shared_results();
+
+  void place_calls();
+  // Where the slot's value lies in every step, which the device's graphs count on.
+  at::Tensor& slot_memory(const SlotValue& one);
+  void put(const SlotValue& one, const at::Tensor& value);
 
   [[nodiscard]] at::Generator draws() const { return default_generator_of(device_); }
   [[nodiscard]] at::Tensor empty_value(const TensorType& type) const;
@@ -86,8 +93,12 @@ class StageRun {
   StageRanks ranks_;
   c10::Device device_;                                  // that the step's tensors lie on
   std::vector<std::unique_ptr<RankProgram>> programs_;  // by function; none: another rank's
-  std::unique_ptr<Step> step_;                          // while one runs
-  uint64_t most_bytes_ = 0;
+  bool keeps_slots_;                                    // from step to step
+  std::vector<at::Tensor> slots_;                       // then: their memory
+  std::vector<uint32_t> places_;                        // by call of a function, which of its sets of slots it has
+  uint64_t steps_ = 0;
+  std::unique_ptr<Step> step_;  // while one runs
+  uint64_t most_bytes_ = 0, graphs_launched_ = 0;
   double run_seconds_ = 0, waited_seconds_ = 0;
 };
 

@@ -2,16 +2,20 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include <ATen/Functions.h>
 
 #include "aten/memory_regions.h"
 #include "base/check.h"
+#include "ir/alignment.h"
 #include "runtime/kernel_sources.h"
 
 namespace stepc {
 
 namespace {
+
+constexpr auto kDoublesApart = static_cast<int64_t>(kAlignment / sizeof(double));  // of one number from the next
 
 // A tensor of one element as a host number.
 Arg number_of(const at::Tensor& tensor) {
@@ -25,11 +29,12 @@ Arg number_of(const at::Tensor& tensor) {
 StagedStep::StagedStep(VirtualPlan captured, StageSteps& stages, int64_t micro_batches, KernelSources& kernels,
                        CompileOptions& options, const Verify& verify, ShardedState& state)
     : stages_(stages), state_(state) {
-  options.device_graphs = false;  // a micro-batch lies where the one before it did not
   cut_ = cut_in_time(captured, micro_batches, kernels, options);
   trace_ = std::move(captured.trace);
   if (!trace_.device.empty()) device_ = c10::Device(trace_.device);
   find_numbers();
+  place_ = at::zeros({}, at::TensorOptions(device_).dtype(at::kLong));
+  options.moving_tensors = cut_.batch + cut_.before.size();
   runs_ = stages_.runs_of(cut_, options);
   for (const Graph& graph : cut_.before) {
     CompileOptions own = options;
@@ -41,8 +46,10 @@ StagedStep::StagedStep(VirtualPlan captured, StageSteps& stages, int64_t micro_b
 
 // Finds the numbers as a Schedule lists them (schedule/graph_leaving.cpp), in the whole step's Trace.
 void StagedStep::find_numbers() {
-  for (size_t n = 0; n < cut_.numbers.size(); ++n)
-    numbers_.push_back(at::zeros({}, at::TensorOptions(device_).dtype(at::kDouble)));
+  const auto count = static_cast<int64_t>(cut_.numbers.size());
+  numbers_here_ = at::zeros({count, kDoublesApart}, at::kDouble);
+  numbers_there_ = device_.is_cpu() ? numbers_here_ : numbers_here_.to(device_);
+  for (int64_t n = 0; n < count; ++n) numbers_.push_back(numbers_there_[n][0]);
   const auto place_of = [&](const std::string& key) {
     return static_cast<size_t>(std::ranges::find(cut_.numbers, key) - cut_.numbers.begin());
   };
@@ -65,6 +72,17 @@ void StagedStep::find_numbers() {
     }
 }
 
+void StagedStep::set_number(size_t place, double number) {
+  numbers_here_.mutable_data_ptr<double>()[static_cast<int64_t>(place) * kDoublesApart] = number;
+  have_numbers_changed_ = true;
+}
+
+// One copy for all of them.
+void StagedStep::upload_numbers() {
+  if (std::exchange(have_numbers_changed_, false) && !device_.is_cpu())
+    numbers_there_.copy_(numbers_here_, /*non_blocking=*/true);  // not page-locked: has been read when this returns
+}
+
 void StagedStep::supply(CallId call, size_t arg, const c10::IValue& number) {
   const auto found = host_numbers_.find({call, arg});
   if (found == host_numbers_.end()) return;  // the event's own call
@@ -75,9 +93,9 @@ void StagedStep::supply(CallId call, size_t arg, const c10::IValue& number) {
     const c10::List<c10::IValue> list = number.toList();
     is_unfit_ |= list.size() != into.places.size();
     for (size_t k = 0; k < list.size() && k < into.places.size(); ++k)
-      numbers_[into.places[k]].fill_(list.get(k).toScalar().toDouble());
+      set_number(into.places[k], list.get(k).toScalar().toDouble());
   } else {
-    numbers_[into.places[0]].fill_(number.isTensor() ? number.toTensor().item<double>() : number.toScalar().toDouble());
+    set_number(into.places[0], number.isTensor() ? number.toTensor().item<double>() : number.toScalar().toDouble());
   }
 }
 
@@ -105,7 +123,9 @@ std::vector<at::Tensor> StagedStep::rows_of(const std::vector<at::Tensor>& batch
 }
 
 StepResult StagedStep::begin(const std::vector<at::Tensor>& given, const Probes& probes) {
+  ++steps_;
   before_run_ = read_generator(generator());
+  upload_numbers();
   clear_held();
   const std::vector<at::Tensor> batch = batch_of(given);
   std::vector<at::Tensor> of_update = batch;
@@ -118,7 +138,7 @@ StepResult StagedStep::begin(const std::vector<at::Tensor>& given, const Probes&
     StageRun& micro_batches = *runs_.micro_batches[round];
     from_one_seed(micro_batches);
     const std::vector<at::Tensor> returned = micro_batches.run([&](int64_t m) { return with_place(batch, m); }, probes);
-    of_update.insert(of_update.end(), returned.begin(), returned.end());
+    for (size_t r = 0; r < returned.size(); ++r) of_update.push_back(at_its_place(round, r, returned[r]));
     stages_.sum_shared(cut_.rounds[round].sums, runs_.sums);
     StageRun& update = *runs_.updates[round];
     from_one_seed(update);
@@ -144,14 +164,24 @@ void StagedStep::clear_held() {
 }
 
 void StagedStep::run_passes(const std::vector<at::Tensor>& given, const StageRun::Probes& probes) {
+  upload_numbers();
   const std::vector<at::Tensor> batch = batch_of(given);
   runs_.micro_batches[0]->run([&](int64_t m) { return with_place(batch, m); }, probes);
 }
 
+// Where the device's graphs find it in every step.
+at::Tensor StagedStep::at_its_place(size_t round, size_t result, const at::Tensor& now) {
+  if (device_.is_cpu()) return now;
+  at::Tensor& place = of_all_there_[{round, result}];
+  if (!place.defined()) place = at::empty_like(now);
+  return place.copy_(now, /*non_blocking=*/true);
+}
+
+// The tensors of that micro-batch, until those of another one are asked for.
 std::vector<at::Tensor> StagedStep::with_place(const std::vector<at::Tensor>& batch, int64_t micro_batch) const {
   std::vector<at::Tensor> tensors = rows_of(batch, micro_batch);
   tensors.insert(tensors.end(), numbers_.begin(), numbers_.end());
-  tensors.push_back(at::scalar_tensor(micro_batch, at::TensorOptions(device_).dtype(at::kLong)));
+  tensors.push_back(place_.fill_(micro_batch));
   return tensors;
 }
 
@@ -164,6 +194,7 @@ std::vector<at::Tensor> StagedStep::batch_of(const std::vector<at::Tensor>& give
   for (const auto& [tensor, rows] : cut_.rows)
     if (!rows.part.sharding.is_whole() && batch[tensor].sizes() == c10::IntArrayRef(rows.part.shape))
       batch[tensor] = part_of(batch[tensor], rows.part.sharding, state_.mesh(), state_.ranks().rank());
+  graphs_before_ = 0;
   for (const auto& before : before_) {
     at::Tensor sum;
     for (int64_t m = 0; m < cut_.micro_batches; ++m) {
@@ -171,7 +202,9 @@ std::vector<at::Tensor> StagedStep::batch_of(const std::vector<at::Tensor>& give
       // All sums follow the batch; those that are not computed yet are empty.
       tensors.insert(tensors.begin() + static_cast<ptrdiff_t>(batch.size()),
                      before_.size() - (batch.size() - cut_.batch), at::Tensor());
-      const at::Tensor one = before->step(tensors).outputs.at(0);
+      const StepResult result = before->step(tensors, nullptr, nullptr, {.step = steps_});
+      graphs_before_ += result.memory.device_graphs;
+      const at::Tensor& one = result.outputs.at(0);
       sum = m == 0 ? one : at::add(sum, one);
     }
     batch.push_back(sum);
@@ -191,6 +224,7 @@ void StagedStep::abandon() {
 }
 
 StepResult StagedStep::came_to() {
+  upload_numbers();
   last_update().go_on(reads_);
   StepResult result;
   if (reads_ < cut_.reads.size()) {
@@ -219,6 +253,7 @@ StepResult StagedStep::came_to() {
     result.memory.unplanned_bytes = std::max(result.memory.unplanned_bytes, memory.unplanned_bytes);
   }
   result.memory.kept_bytes = measured_between();
+  result.memory.device_graphs = graphs_launched();
   return result;
 }
 
@@ -290,6 +325,13 @@ uint64_t StagedStep::measured_between() const {
   for (const auto* runs : {&runs_.micro_batches, &runs_.updates})
     for (const auto& run : *runs) bytes = std::max(bytes, run->measured_bytes());
   return bytes;
+}
+
+uint64_t StagedStep::graphs_launched() const {
+  uint64_t count = graphs_before_;
+  for (const auto* runs : {&runs_.micro_batches, &runs_.updates})
+    for (const auto& run : *runs) count += run->graphs_launched();
+  return count;
 }
 
 std::string StagedStep::predicted_wait(int64_t rank) const {

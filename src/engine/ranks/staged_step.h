@@ -57,6 +57,8 @@ class StagedStep {
   // Of the values that lie between functions, as StageRun's.
   [[nodiscard]] uint64_t planned_between() const;
   [[nodiscard]] uint64_t measured_between() const;
+  // Device launches of the last step, of many instructions each.
+  [[nodiscard]] uint64_t graphs_launched() const;
   // Of a round of micro-batches, how long a rank along pp should wait: ", predicted 12 %"; empty: nothing was
   // predicted.
   [[nodiscard]] std::string predicted_wait(int64_t rank) const;
@@ -76,9 +78,12 @@ class StagedStep {
     std::optional<int64_t> integer = {};
   };
   void find_numbers();
+  void set_number(size_t place, double number);
+  void upload_numbers();
   std::vector<at::Tensor> rows_of(const std::vector<at::Tensor>& batch, int64_t micro_batch) const;
   [[nodiscard]] std::vector<at::Tensor> with_place(const std::vector<at::Tensor>& batch, int64_t micro_batch) const;
   std::vector<at::Tensor> batch_of(const std::vector<at::Tensor>& given);
+  [[nodiscard]] at::Tensor at_its_place(size_t round, size_t result, const at::Tensor& now);
   void clear_held();
   [[nodiscard]] StageRun& last_update() const { return *runs_.updates.back(); }
   StepResult came_to();
@@ -89,7 +94,12 @@ class StagedStep {
   ShardedState& state_;
   BatchCut cut_;
   std::map<std::pair<CallId, size_t>, HostNumber> host_numbers_;
-  std::vector<at::Tensor> numbers_;
+  at::Tensor numbers_here_, numbers_there_;  // of the host and of the device, side by side
+  std::vector<at::Tensor> numbers_;          // of numbers_there_, by place
+  bool have_numbers_changed_ = true;
+  at::Tensor place_;                                              // of the micro-batch that runs
+  std::map<std::pair<size_t, size_t>, at::Tensor> of_all_there_;  // what a round's micro-batches return, for its update
+  uint64_t steps_ = 0, graphs_before_ = 0;
   bool is_unfit_ = false, is_begun_ = false;
   uint32_t reads_ = 0;                           // of the step that runs, that have been made
   std::optional<GeneratorSnapshot> before_run_;  // the generator, while it runs

@@ -112,7 +112,8 @@ class ProgramBuilder {
       while (!sends.empty()) wait_for(sends);
   }
 
-  // The first slot that is free from where a value is written to where it is read last.
+  // The first slot that is free from where a value is written to where it is read last. A slot holds one value, of one
+  // micro-batch after the other, so few sets of slots are a function's.
   void place_in_slots(std::vector<StageCall>& calls) {
     using Key = std::pair<uint32_t, int64_t>;  // value and micro-batch
     std::map<Key, size_t> last;
@@ -120,25 +121,30 @@ class ProgramBuilder {
       for (const auto* list : {&calls[c].reads, &calls[c].writes})
         for (const SlotValue& one : *list) last[{one.value, calls[c].micro_batch}] = c;
     std::map<Key, uint32_t> slot_of;
-    std::vector<bool> is_free;
+    struct Slot {
+      uint32_t value;
+      bool is_free;
+    };
+    std::vector<Slot> slots;
     for (size_t c = 0; c < calls.size(); ++c) {
       StageCall& call = calls[c];
       for (SlotValue& one : call.writes) {
-        const auto found = std::ranges::find(is_free, true);
-        one.slot = static_cast<uint32_t>(found - is_free.begin());
-        if (found == is_free.end())
-          is_free.push_back(false);
+        const auto takes_it = [&](const Slot& slot) { return slot.is_free && slot.value == one.value; };
+        const auto found = std::ranges::find_if(slots, takes_it);
+        one.slot = static_cast<uint32_t>(found - slots.begin());
+        if (found == slots.end())
+          slots.push_back({one.value, false});
         else
-          *found = false;
+          found->is_free = false;
         slot_of[{one.value, call.micro_batch}] = one.slot;
       }
       for (SlotValue& one : call.reads) one.slot = slot_of.at({one.value, call.micro_batch});
       for (const auto* list : {&call.reads, &call.writes})
         for (const SlotValue& one : *list)
           if (last.at({one.value, call.micro_batch}) == c) call.frees.push_back(one.slot);
-      for (const uint32_t slot : call.frees) is_free[slot] = true;
+      for (const uint32_t slot : call.frees) slots[slot].is_free = true;
     }
-    program_.slots.push_back(static_cast<uint32_t>(is_free.size()));
+    program_.slots.push_back(static_cast<uint32_t>(slots.size()));
   }
 
   const StageCut& cut_;

@@ -62,6 +62,8 @@ class CollectiveKernel final : public BoundKernel {
         return group_.begin_all_to_all(operands, results);
       case Collective::kRotate:
         return group_.begin_rotate(operands, results, instruction_.attrs.get<int64_t>("by"));
+      case Collective::kReduceScatter:
+        return group_.begin_reduce_scatter(operands, results, how_);
       default:
         user_error("{} cannot go on beside the computation", instruction_.op);
     }

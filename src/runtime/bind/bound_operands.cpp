@@ -39,6 +39,19 @@ std::string describe(const at::Tensor& tensor) {
 }
 }  // namespace
 
+bool takes_memory(const Schedule& schedule, const ScheduleOutput& output) {
+  if (output.kind != ScheduleOutput::Kind::kReturn || !output.operand.valid()) return false;
+  const Operand& operand = schedule.operands[output.operand.index()];
+  const Buffer& buffer = schedule.buffers[operand.buffer.index()];
+  const auto lies_there = [&](const ScheduleOutput& one) {
+    return one.operand.valid() && schedule.operands[one.operand.index()].buffer == operand.buffer;
+  };
+  return buffer.kind == Buffer::Kind::kOwn && operand.offset == 0 &&
+         operand.strides == contiguous_strides(operand.sizes) &&
+         buffer.bytes == static_cast<uint64_t>(bytes_of(operand)) &&
+         std::ranges::count_if(schedule.outputs, lies_there) == 1;
+}
+
 BoundOperands::BoundOperands(const Schedule& schedule, InstructionMemory& memory)
     : schedule_(schedule),
       memory_(memory),
@@ -258,6 +271,7 @@ void BoundOperands::release() {
   for (BufferId buffer : released_) {
     BufferState& state = buffers_[buffer.index()];
     state.bound = nullptr;
+    state.is_given = false;
     for (OperandId operand : state.operands) {
       tensors_[operand.index()].reset();
       data_[operand.index()] = nullptr;
@@ -284,6 +298,17 @@ void BoundOperands::Run::resume(const std::vector<at::Tensor>& incoming) {
   for (const ScheduleInput& input : operands_.schedule_.inputs)
     if (input.kind == InputKind::kIncoming)
       operands_.bind_input(operands_.schedule_.operands[input.operand.index()].buffer, incoming[std::stoul(input.key)]);
+}
+
+void BoundOperands::Run::give(const ScheduleOutput& output, const at::Tensor& memory) {
+  if (!takes_memory(operands_.schedule_, output)) return;
+  const Operand& operand = operands_.schedule_.operands[output.operand.index()];
+  const bool fits = memory.sizes() == c10::IntArrayRef(operand.sizes) && memory.is_contiguous() &&
+                    memory.scalar_type() == scalar_type_of(operand.dtype) &&
+                    memory.device() == operands_.device_of(operands_.schedule_.buffers[operand.buffer.index()]);
+  INTERNAL_CHECK(fits, "a result of another look is to be made in {}", describe(memory));
+  operands_.bind(operand.buffer, memory.storage(), static_cast<int64_t>(memory.storage_offset() * memory.itemsize()));
+  operands_.buffers_[operand.buffer.index()].is_given = true;
 }
 
 void BoundOperands::make_own(OperandId id) {

@@ -17,6 +17,9 @@
 
 namespace stepc {
 
+// Whether a tensor that the step returns may be made in memory that is given for it.
+bool takes_memory(const Schedule& schedule, const ScheduleOutput& output);
+
 class BoundOperands {
  public:
   // `schedule` and `memory` must outlive this object.
@@ -41,6 +44,8 @@ class BoundOperands {
     ~Run();
     // Binds the tensors that came at a pause, by the keys of their inputs.
     void resume(const std::vector<at::Tensor>& incoming);
+    // What the step returns as this output is made in that tensor's memory, where takes_memory().
+    void give(const ScheduleOutput& output, const at::Tensor& memory);
     Run(const Run&) = delete;
     Run& operator=(const Run&) = delete;
 
@@ -48,6 +53,10 @@ class BoundOperands {
     BoundOperands& operands_;
   };
 
+  // Whether the operand's memory was given.
+  [[nodiscard]] bool is_given(OperandId operand) const {
+    return buffers_[schedule_.operands[operand.index()].buffer.index()].is_given;
+  }
   // Allocates the operand, if it lies in an own buffer without memory.
   void make_own(OperandId operand);
   // A call has made `operand`: moves it to its place, unless it is there or may stay in memory of its own. `reads`: the
@@ -76,6 +85,7 @@ class BoundOperands {
   struct BufferState {
     std::vector<OperandId> operands;
     bool transient = false;             // released after a run
+    bool is_given = false;              // own: its memory, for the run
     c10::StorageImpl* bound = nullptr;  // input: the storage on which the operands are windows
     int64_t shift = 0;                  // input: bytes by which it begins later than recorded
   };

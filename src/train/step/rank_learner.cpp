@@ -452,6 +452,7 @@ Stats RankLearner::stats() const {
     if (programs.staged == nullptr) continue;
     planned = std::max(planned, programs.staged->planned_between());
     measured = std::max(measured, programs.staged->measured_between());
+    stats.device_graphs = std::max(stats.device_graphs, programs.staged->graphs_launched());
   }
   stats.planned_peak_bytes += planned;
   stats.measured_peak_bytes += measured;

@@ -265,8 +265,8 @@ TEST(StageProgram, ItsTextSaysEachCall) {
             "rank 0: send forward 0, micro-batch 1 to 1, message 1: slot 2 = v0\n"
             "rank 0: receive backward 1, micro-batch 0 from 1, message 2 -> slot 4 = v2\n"
             "rank 0: run backward 0, micro-batch 0: slot 1 = v1, slot 4 = v2; frees 1, 4\n"
-            "rank 0: receive backward 1, micro-batch 1 from 1, message 3 -> slot 1 = v2\n"
-            "rank 0: run backward 0, micro-batch 1: slot 3 = v1, slot 1 = v2; frees 3, 1\n"
+            "rank 0: receive backward 1, micro-batch 1 from 1, message 3 -> slot 4 = v2\n"
+            "rank 0: run backward 0, micro-batch 1: slot 3 = v1, slot 4 = v2; frees 3, 4\n"
             "rank 0: wait until 1 has message 0: slot 0 = v0; frees 0\n"
             "rank 0: wait until 1 has message 1: slot 2 = v0; frees 2\n");
   EXPECT_NE(hash_of(make_program(chain_of(2), one_forward_one_backward(2, 3))),
