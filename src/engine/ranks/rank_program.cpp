@@ -77,7 +77,7 @@ at::Tensor RankProgram::at_its_place(size_t tensor, const at::Tensor& now) {
   at::Tensor& place = places_[tensor];
   if (!place.defined() || place.sizes() != now.sizes() || place.scalar_type() != now.scalar_type())
     place = at::empty(now.sizes(), now.options());
-  return place.copy_(now, /*non_blocking=*/true);
+  return place.copy_(now.detach(), /*non_blocking=*/true);
 }
 
 RunInputs RankProgram::inputs_of(Executor& executor, const std::vector<at::Tensor>& batch, const PartOfStep& part) {
