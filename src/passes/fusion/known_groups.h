@@ -3,6 +3,7 @@
 // a search. Threads may share one.
 #pragma once
 
+#include <cstddef>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -21,6 +22,11 @@ class KnownGroups {
   void add(std::string key, bool is_kernel) {
     const std::scoped_lock lock(mutex_);
     known_.emplace(std::move(key), is_kernel);
+  }
+
+  [[nodiscard]] size_t size() const {
+    const std::scoped_lock lock(mutex_);
+    return known_.size();
   }
 
  private:
