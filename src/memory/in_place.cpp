@@ -11,13 +11,15 @@
 namespace stepc::memory {
 namespace {
 
-bool is_single(const Graph& graph, TensorId tensor) { return element_count(graph.shape(tensor)) == 1; }
+int64_t count_of(const Graph& graph, TensorId tensor) { return element_count(graph.shape(tensor)); }
+bool is_single(const Graph& graph, TensorId tensor) { return count_of(graph, tensor) == 1; }
 
-// Whether each element of the results, of shape `shape` or single, is made from the operands' elements at its place and
-// from single values. A composite is what its decomposition says.
-bool is_pointwise(const Graph& graph, const Node& node, const Shape& shape) {
+// Whether each element of the results, `count` or single, is made from the operands' elements at its place and from
+// single values. A composite is what its decomposition says. What is broadcast has fewer elements: shapes of as many
+// differ by views alone, which move none.
+bool is_pointwise(const Graph& graph, const Node& node, int64_t count) {
   if (node.aten) return false;
-  const auto fits = [&](TensorId tensor) { return graph.shape(tensor) == shape || is_single(graph, tensor); };
+  const auto fits = [&](TensorId tensor) { return count_of(graph, tensor) == count || is_single(graph, tensor); };
   const auto single = [&](TensorId tensor) { return is_single(graph, tensor); };
   if (!std::ranges::all_of(node.outputs, fits)) return false;
   const OpDef& op = op_def(node.op);
@@ -29,7 +31,7 @@ bool is_pointwise(const Graph& graph, const Node& node, const Shape& shape) {
   for (TensorId input : node.inputs) inputs.push_back(builder.graph().add_input({}, graph.type(input)));
   op.decompose(builder, inputs, node.attrs);
   const Graph parts = builder.take();
-  return std::ranges::all_of(parts.nodes, [&](const Node& part) { return is_pointwise(parts, part, shape); });
+  return std::ranges::all_of(parts.nodes, [&](const Node& part) { return is_pointwise(parts, part, count); });
 }
 
 std::vector<InPlace> overwritten(const Graph& graph, const Roots& roots, const Node& node) {
@@ -86,30 +88,30 @@ namespace {
 
 // Of nodes that are connected.
 std::vector<InPlace> pointwise_pairs(const Graph& graph, const Roots& roots, const std::vector<NodeId>& unit) {
-  // A view inside that moves no byte is read through like one outside: what is scattered has another shape than its
-  // parameter.
+  // A view inside that moves no byte is read through like one outside: what is scattered, or added to a sum over
+  // micro-batches, has another shape than its parameter.
   std::vector<NodeId> nodes;
   for (NodeId id : unit) {
     const Node& node = graph.nodes[id.index()];
     if (!has(node, Trait::kSameBytes) || roots[node.outputs[0]] == node.outputs[0]) nodes.push_back(id);
   }
-  Shape shape;  // of the loop; what has another shape must be single values
+  int64_t count = 1;  // of the loop's elements; of what has others there must be a single value
   for (NodeId id : nodes)
     for (TensorId output : graph.nodes[id.index()].outputs)
-      if (shape.empty() || !is_single(graph, output)) shape = graph.shape(output);
+      if (!is_single(graph, output)) count = count_of(graph, output);
   for (NodeId id : nodes)
-    if (!is_pointwise(graph, graph.nodes[id.index()], shape)) return {};
+    if (!is_pointwise(graph, graph.nodes[id.index()], count)) return {};
 
   std::vector<TensorId> operands, refused, results;  // refused: read in another way too
   for (NodeId id : nodes) {
     const Node& node = graph.nodes[id.index()];
     for (TensorId input : node.inputs) {
-      const bool fits = roots.whole[input.index()] && graph.shape(input) == shape;
+      const bool fits = roots.whole[input.index()] && count_of(graph, input) == count;
       std::vector<TensorId>& list = fits ? operands : refused;
       if (std::ranges::find(list, roots[input]) == list.end()) list.push_back(roots[input]);
     }
     for (TensorId output : node.outputs)  // a view of what another unit made is no result
-      if (graph.shape(output) == shape && roots[output] == output) results.push_back(output);
+      if (count_of(graph, output) == count && roots[output] == output) results.push_back(output);
   }
   std::vector<InPlace> pairs;
   for (TensorId result : results)

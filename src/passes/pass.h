@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -32,6 +33,7 @@ struct PassSettings {
   bool is_for_gpu = false;                    // a GPU, whose exchanges also reduce
   int64_t exchange_parts = 1;                 // that exchanges and their matmuls are cut into, if exchanges overlap
   std::optional<Fp8Recipe> fp8 = {};          // of the linear layers' matmuls; none: they are as the step has them
+  std::shared_ptr<KnownGroups> groups = {};   // that fuse() and recompute() know of other graphs
   bool has_fp8 = false;                       // the machine multiplies float8; else scaled matmuls are decomposed
 };
 

@@ -84,7 +84,9 @@ Graph sum_matmuls_for(Graph graph, const PassSettings& settings) {
   return settings.is_for_gpu ? sum_matmuls(graph) : graph;
 }
 Graph fuse_for(Graph graph, const PassSettings& settings) {
-  return fuse(std::move(graph), settings.matmuls, settings.is_for_gpu);
+  KnownGroups none;
+  return fuse(std::move(graph), settings.matmuls, settings.groups ? *settings.groups : none, nullptr,
+              settings.is_for_gpu);
 }
 
 constexpr Pass kPasses[] = {

@@ -405,7 +405,7 @@ struct RecomputeLooks::Known {
   MatmulRule matmuls;
   std::vector<bool> never;
   double more_layers = 0;
-  KnownGroups groups;
+  std::shared_ptr<KnownGroups> groups;
   std::optional<Planned> plain;
   std::map<std::pair<double, size_t>, Look> looks;  // by the most seconds, and the count
 };
@@ -426,13 +426,14 @@ class LooksOf {
       looks.known_->never = options.never;
       looks.known_->matmuls = options.matmuls;
       looks.known_->more_layers = options.more_layers;
+      looks.known_->groups = options.groups ? options.groups : std::make_shared<KnownGroups>();
     }
     known_ = looks.known_.get();
   }
 
   // Nothing recomputed.
   const Planned& plain() {
-    if (!known_->plain) known_->plain = planned_of(graph_, known_->matmuls, known_->groups);
+    if (!known_->plain) known_->plain = planned_of(graph_, known_->matmuls, *known_->groups);
     return *known_->plain;
   }
 
@@ -448,7 +449,7 @@ class LooksOf {
       look.count = count;
       look.graph = duplicator.run();
       look.nodes = duplicator.nodes();
-      Planned planned = planned_of(look.graph, known_->matmuls, known_->groups);
+      Planned planned = planned_of(look.graph, known_->matmuls, *known_->groups);
       if (more_layers > 0) look.unseen_bytes = times(more_layers, kept_by_layers(planned));
       look.problem = std::move(planned.memory.problem);
       if (keeps_) known_->looks.emplace(key, look);

@@ -16,6 +16,8 @@
 
 namespace stepc {
 
+class KnownGroups;
+
 // Choices that were fused for one budget, kept for the next: a caller that asks for the same graph with several
 // budgets, one after the other, passes the same looks. Each takes about the memory of a graph.
 class RecomputeLooks {
@@ -42,6 +44,7 @@ struct RecomputeOptions {
   Target target = {};
   MatmulRule matmuls = {};  // the rule that fuse() will get
   std::shared_ptr<RecomputeLooks> looks = {};
+  std::shared_ptr<KnownGroups> groups = {};  // of other graphs (passes/fusion/known_groups.h)
   std::vector<bool> never =
       {};  // by node: runs once, whatever it costs to keep what it makes; none: each may run twice
 };

@@ -11,6 +11,7 @@
 #include "memory/graph_windows.h"
 #include "ops/attention_operands.h"
 #include "ops/op_def.h"
+#include "passes/fusion/known_groups.h"
 #include "plan/eager_peak.h"
 #include "plan/overlap.h"
 #include "plan/rank_graph.h"
@@ -83,6 +84,7 @@ class Passes {
     RunOptions options = options_;
     options.only = kRecompute;
     options.settings.recompute = recompute;
+    if (recompute) options.settings.recompute->groups = options.settings.groups;
     return run(core, options);
   }
   Graph fused(Graph recomputed) {
@@ -154,6 +156,7 @@ PlannedGraph plan_within(const Graph& captured, const Trace* trace, const PlanGr
   RunOptions run = options.passes;
   run.settings.matmuls = matmul_rule(options.target.features);
   set_machine(run.settings, options.target.features);
+  if (!run.settings.groups) run.settings.groups = std::make_shared<KnownGroups>();
   PlannedGraph planned;
   planned.options.features = options.target.features;
   planned.options.threads = options.target.threads;

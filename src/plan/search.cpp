@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <future>
 #include <map>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "cost/exchange.h"
+#include "plan/search_bounds.h"
 #include "plan/search_parts.h"
 #include "plan/search_stages.h"
 #include "plan/stages/stage_order.h"
@@ -31,10 +33,14 @@ constexpr double kShareOfRecomputation = 0.125;  // steps in which a pipeline is
 
 constexpr double kRounding = 1e-9;  // of seconds that are summed in another order
 
+constexpr double kLevel = 0.01;  // of bounds, a part of them
+
+constexpr size_t kMostCuts = 16;  // that are kept at one time
+
 class Searcher {
  public:
   Searcher(const SearchModel& model, const Cluster& cluster, const SearchOptions& options)
-      : model_(model), cluster_(with_shared_cores(cluster)), options_(options) {
+      : model_(model), cluster_(with_shared_cores(cluster)), options_(options), bounds_(model, options.pins) {
     memory_bytes_ = static_cast<uint64_t>(cluster.memory_bytes());
   }
 
@@ -46,11 +52,11 @@ class Searcher {
       bound(outcome);
       result.outcomes.push_back(outcome);
     }
-    // The most promising first, so that the bound of the others soon leaves them out; of these what holds least, for
-    // where that does not fit, what holds more does not.
+    // What splits the step least comes first, for that says most of what splits it further; of these what holds least,
+    // for where that does not fit, what holds more does not.
     std::ranges::stable_sort(result.outcomes, {}, [](const Outcome& one) {
       const Candidate& way = one.candidate;
-      return std::tuple(one.least_seconds, way.pp, way.tp * way.cp, -way.dp_shard, -way.zero, -way.micro_batches);
+      return std::tuple(way.cp, way.tp, way.pp, -way.dp_shard, -way.zero, -way.micro_batches);
     });
     plan_all(result.outcomes);
     std::ranges::stable_sort(result.outcomes, {}, [](const Outcome& one) {
@@ -73,45 +79,53 @@ class Searcher {
   // best plans. So a way is planned no further than to where its bound leaves it out.
   void plan_all(std::vector<Outcome>& outcomes) {
     std::vector<Step> steps(outcomes.size());
-    std::set<std::pair<double, size_t>> open;  // bounds
+    std::set<std::pair<double, size_t>> open;  // levels of bounds
     for (size_t i = 0; i < outcomes.size(); ++i) {
       if (outcomes[i].verdict == Verdict::kTooLarge) continue;
       steps[i].plan = [this](Outcome& outcome) { return plan_first(outcome); };
-      open.emplace(outcomes[i].least_seconds, i);
+      open.emplace(level_of(least_alone(outcomes[i].candidate)), i);
     }
     std::vector<bool> has_begun(outcomes.size(), false);
+    const auto level_now = [&](size_t i) {
+      return level_of(has_begun[i] ? outcomes[i].least_seconds : least_alone(outcomes[i].candidate));
+    };
     std::multiset<double> best;  // seconds
     size_t done = 0;
     while (!open.empty()) {
-      const auto [bound, i] = *open.begin();
+      const auto [level, i] = *open.begin();
+      open.erase(open.begin());
       Outcome& outcome = outcomes[i];
-      if (!has_begun[i]) tighten(outcome);
-      if (outcome.verdict == Verdict::kTooLarge) {
-        open.erase(open.begin());
-        continue;
-      }
-      if (outcome.least_seconds > bound) {
-        open.erase(open.begin());
-        open.emplace(outcome.least_seconds, i);
-        continue;
+      if (outcome.verdict != Verdict::kPlanned && !options_.is_exhaustive) {
+        tighten(outcome);
+        if (outcome.verdict == Verdict::kTooLarge) continue;
+        if (level_now(i) > level) {
+          open.emplace(level_now(i), i);
+          continue;
+        }
       }
       if (!options_.is_exhaustive && best.size() >= options_.top &&
-          bound >= *std::next(best.begin(), static_cast<ptrdiff_t>(options_.top) - 1))
-        break;
-      open.erase(open.begin());
+          outcome.least_seconds >= *std::next(best.begin(), static_cast<ptrdiff_t>(options_.top) - 1))
+        continue;
       if (options_.progress && !has_begun[i]) options_.progress(done++, outcomes.size());
       has_begun[i] = true;
       if (outcome.verdict == Verdict::kPlanned) best.erase(best.find(outcome.seconds));
       steps[i] = step(outcome, steps[i]);
-      if (outcome.verdict == Verdict::kDoesNotFit) too_large_.push_back({outcome.candidate, outcome.bytes()});
+      if (outcome.verdict == Verdict::kDoesNotFit) bounds_.add_too_large(outcome.candidate, outcome.bytes());
       if (outcome.verdict == Verdict::kPlanned) best.insert(outcome.seconds);
-      if (steps[i].plan) open.emplace(outcome.least_seconds, i);
+      if (steps[i].plan) open.emplace(level_now(i), i);
     }
-    for (const auto& [bound, i] : open)
-      if (!has_begun[i]) tighten(outcomes[i]);
+    for (size_t i = 0; i < outcomes.size() && !options_.is_exhaustive; ++i)
+      if (!has_begun[i] && outcomes[i].verdict == Verdict::kNotFaster) tighten(outcomes[i]);
   }
+  // Bounds that differ by less than a hundredth are one level: of these the way that holds least is planned to its end
+  // first, because what it says of others may leave them out.
+  // The waiting of a pipeline apart: the more micro-batches the less it waits, and the smaller they are.
+  double least_alone(const Candidate& way) {
+    const double compute = std::max(best_compute_seconds(), bounds_.least_compute_seconds(way));
+    return least_seconds(compute, sending_seconds(way));
+  }
+  static double level_of(double seconds) { return std::floor(std::log(seconds) / kLevel); }
 
-  [[nodiscard]] int64_t rows_of_micro_batch(const Candidate& one) const { return model_.rows / one.micro_batches; }
   [[nodiscard]] static bool is_cut(const Candidate& one) { return one.pp > 1 || one.micro_batches > 1; }
 
   const Graph& captured(int64_t layers, bool is_cut) {
@@ -136,12 +150,13 @@ class Searcher {
 
   // The arithmetic at the best rate of any product, evenly on all devices.
   double best_compute_seconds() {
+    if (best_compute_seconds_ > 0) return best_compute_seconds_;
     const Target& target = cluster_.target;
     double best = std::max(target.narrow_flops_per_second, target.flops_per_second);
     for (const MatmulRate& rate : target.rates.matmuls)
       if (model_.fp8 && is_float8(rate.dtype)) best = std::max(best, rate.flops_per_second);
     const double flops = of_depth(whole(kShallow).flops, whole(deep()).flops, model_.layers);
-    return flops / static_cast<double>(cluster_.devices()) / best;
+    return best_compute_seconds_ = flops / static_cast<double>(cluster_.devices()) / best;
   }
   // Of a way whose computation takes so long at least: what must be sent is sent beside it, or, where exchanges block,
   // after it.
@@ -163,7 +178,7 @@ class Searcher {
     outcome.least_bytes = static_cast<uint64_t>(
         parameters / split(one.zero == 3) + whole_bytes(InputKind::kOptimizerState) / split(one.zero >= 1) +
         (one.micro_batches > 1 ? gradient_bytes() / split(one.zero >= 2) : 0.0));
-    outcome.least_seconds = std::max(best_compute_seconds(), sending_seconds(one));
+    outcome.least_seconds = std::max(bounds_.with_waiting(one, best_compute_seconds()), sending_seconds(one));
     if (outcome.least_bytes > memory_bytes_) {
       outcome.verdict = Verdict::kTooLarge;
       outcome.why =
@@ -194,43 +209,22 @@ class Searcher {
     return sum;
   }
 
-  // A plan of the same pp, tp, cp and rows computes as long in its forward and backward pass; in float8 one of the same
-  // dp_shard and zero too, because a rank scales the part of a parameter that it holds.
-  using Class = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int>;
-  [[nodiscard]] int64_t rows_of_rank(const Candidate& one) const {
-    return rows_of_micro_batch(one) / (one.dp_replicate * one.dp_shard);
-  }
-  [[nodiscard]] Class class_of(const Candidate& one) const {
-    return {one.pp, one.tp, one.cp, rows_of_rank(one), model_.fp8 ? one.dp_shard : 1, model_.fp8 ? one.zero : 0};
-  }
-  // How often a rank computes a micro-batch, of a pipeline on average; the first goes through all ranks.
-  [[nodiscard]] static double passes_of(const Candidate& one) {
-    return std::max(1.0, static_cast<double>(one.micro_batches) / static_cast<double>(one.pp));
+  // How long a rank computes in the passes of a step, on average, if all ranks together compute one micro-batch so
+  // long.
+  [[nodiscard]] static double of_step(const Candidate& one, double of_micro_batch) {
+    return of_micro_batch * static_cast<double>(one.micro_batches) / static_cast<double>(one.pp);
   }
   void tighten(Outcome& outcome) {
     const Candidate& one = outcome.candidate;
-    double compute = best_compute_seconds();
-    if (const auto known = compute_seconds_.find(class_of(one)); known != compute_seconds_.end())
-      compute = std::max(compute, known->second * passes_of(one));
-    outcome.least_seconds = std::max(outcome.least_seconds, least_seconds(compute, sending_seconds(one)));
-    const auto found =
-        std::ranges::find_if(too_large_, [&](const TooLarge& other) { return holds_more(one, other.way); });
-    if (found == too_large_.end()) return;
+    outcome.least_seconds =
+        std::max(outcome.least_seconds,
+                 least_seconds(bounds_.with_waiting(one, bounds_.least_compute_seconds(one)), sending_seconds(one)));
+    const SearchBounds::TooLarge* const found = bounds_.too_large(one);
+    if (found == nullptr) return;
     outcome.verdict = Verdict::kTooLarge;
     outcome.least_bytes = std::max(outcome.least_bytes, found->bytes);
     outcome.why = str("it takes more than {}, which takes {}", to_text(found->way), human_bytes(found->bytes));
   }
-
-  // Whether a way holds at least what the other holds: as many rows, and nothing split further.
-  [[nodiscard]] bool holds_more(const Candidate& one, const Candidate& other) const {
-    return one.pp == other.pp && one.tp == other.tp && one.cp == other.cp && other.dp_shard % one.dp_shard == 0 &&
-           one.zero <= other.zero && rows_of_rank(one) >= rows_of_rank(other) &&
-           (one.micro_batches > 1 || other.micro_batches == 1);
-  }
-  struct TooLarge {
-    Candidate way;
-    uint64_t bytes = 0;  // that it takes, recomputation included
-  };
 
   // How the parts are planned.
   struct How {
@@ -280,9 +274,29 @@ class Searcher {
       const std::scoped_lock lock(mutex_);
       if (const auto found = updates_.find(key); found != updates_.end()) return found->second;
     }
-    PartPlan plan = plan_part(graph, options);
+    PartPlan plan = plans_.plan(graph, options);
     const std::scoped_lock lock(mutex_);
     return updates_.emplace(key, std::move(plan)).first->second;
+  }
+
+  // The step of so many layers in time, as cut_in_time(); a way's plans, one after the other, begin with the same. Two
+  // threads may be here at once.
+  std::shared_ptr<const BatchCut> cut_of(const Candidate& one, int64_t layers, const Graph& step, Strategy& strategy) {
+    {
+      const std::scoped_lock lock(mutex_);
+      for (const KeptCut& kept : cuts_)
+        if (kept.way == one && kept.layers == layers && kept.context == strategy.context) {
+          strategy.known = kept.known;
+          return kept.cut;
+        }
+    }
+    KeptCut kept{one, layers, strategy.context, {}, {}};
+    kept.cut = std::make_shared<const BatchCut>(
+        cut_in_time(step, one.micro_batches, strategy, cluster_.target.features, model_.fp8));
+    kept.known = strategy.known;
+    const std::scoped_lock lock(mutex_);
+    if (cuts_.size() == kMostCuts) cuts_.pop_front();
+    return cuts_.emplace_back(std::move(kept)).cut;
   }
 
   // The parts of one depth, of a captured step. Two threads may be here at once.
@@ -298,7 +312,7 @@ class Searcher {
         options.budget = {MemoryBudget::Kind::kBytes, static_cast<uint64_t>(how.most_bytes[part]),
                           more_layers(model_.layers)};
       PartPlan planned =
-          has_passes || times > 1 ? plan_part(graph, options) : plan_update(one, layers, part, graph, options);
+          has_passes || times > 1 ? plans_.plan(graph, options) : plan_update(one, layers, part, graph, options);
       state.merge(planned.state);
       planned.taken.times = times;
       planned.taken.has_passes = has_passes;
@@ -308,7 +322,8 @@ class Searcher {
     if (is_cut(one)) {
       Strategy& strategy = options.passes.settings.strategy;
       strategy.context = how.context;
-      const BatchCut cut = cut_in_time(step, one.micro_batches, strategy, options.target.features, model_.fp8);
+      const auto kept = cut_of(one, layers, step, strategy);
+      const BatchCut& cut = *kept;
       leave_out_what_is_done(options.passes);
       const auto times = static_cast<double>(one.micro_batches);
       for (const BatchCut::Round& round : cut.rounds) {
@@ -447,7 +462,7 @@ class Searcher {
       ++planned_;
       PlanGraphOptions options = options_of(layers);
       const StepCut cut = model_.cut(one, options.passes.settings.strategy, recompute);
-      return take_stages(cut, stages, one.micro_batches, options);
+      return take_stages(cut, stages, one.micro_batches, options, plans_);
     }
     const int64_t deeper = model_.layers == stages ? kShallow : kDeep;
     const Graph& few = captured(shown * kShallow, true);
@@ -458,10 +473,9 @@ class Searcher {
         stage_order(options_.pins.order, one.pp, one.micro_batches, options_.pins.chunks).splits_backward();
     const auto take = [&](const Graph& step, int64_t a_stage) {
       PlanGraphOptions options = options_of(a_stage);
-      BatchCut in_time =
-          cut_in_time(step, one.micro_batches, options.passes.settings.strategy, options.target.features, model_.fp8);
-      const StepCut cut = cut_layers(std::move(in_time), shown, a_stage, splits, recompute);
-      return take_stages(cut, shown, one.micro_batches, options);
+      const auto in_time = cut_of(one, shown * a_stage, step, options.passes.settings.strategy);
+      const StepCut cut = cut_layers(*in_time, shown, a_stage, splits, recompute);
+      return take_stages(cut, shown, one.micro_batches, options, plans_);
     };
     if (deeper == kShallow) {
       const StagesTaken taken = take(few, kShallow);
@@ -477,8 +491,7 @@ class Searcher {
   Step plan_depths(Outcome& outcome) {
     const Candidate& one = outcome.candidate;
     Depths depths = take_both(one, {});
-    compute_seconds_.try_emplace(class_of(one),
-                                 sum_of(depths, &Taken::pass_seconds) / static_cast<double>(one.micro_batches));
+    bounds_.add(one, sum_of(depths, &Taken::pass_seconds), false);
     sum_up(outcome, depths);
     outcome.roomy_seconds = outcome.seconds;
     outcome.roomy_bytes = outcome.bytes();
@@ -489,7 +502,10 @@ class Searcher {
     return {[this, depths](Outcome& again) {
       Depths within = depths;
       squeeze(again, within, std::make_shared<RecomputeLooks>());
-      if (again.bytes() <= memory_bytes_) return fitting_depths(again, within);
+      if (again.bytes() <= memory_bytes_) {
+        bounds_.add(again.candidate, sum_of(within, &Taken::pass_seconds), true);
+        return fitting_depths(again, within);
+      }
       does_not_fit(again, "recomputation included");
       return Step();
     }};
@@ -522,27 +538,34 @@ class Searcher {
     sum_up_stages(kept, cluster_, options_.pins, outcome);
     outcome.roomy_seconds = outcome.seconds;
     outcome.roomy_bytes = outcome.bytes();
-    const double compute = compute_seconds_of(kept);
-    compute_seconds_.try_emplace(class_of(one), compute);
+    const double compute = of_step(one, compute_seconds_of(kept));
+    bounds_.add(one, compute, false);
     outcome.least_seconds =
-        std::max(outcome.least_seconds, least_seconds(compute * passes_of(one), sending_seconds(one)));
-    if (outcome.bytes() <= memory_bytes_) return fitting_stages(outcome, 0);
+        std::max(outcome.least_seconds, least_seconds(bounds_.with_waiting(one, compute), sending_seconds(one)));
+    if (outcome.bytes() <= memory_bytes_) return fitting_stages(outcome, kept, 0);
     return {[this, kept](Outcome& again) {
       const StagesTaken all = take_stages_of(again.candidate, {}, true);
       double share = 0;
+      StagesTaken squeezed;
       while (again.bytes() > memory_bytes_ && share < 1) {
         share += kShareOfRecomputation;
-        sum_up_stages(between(kept, all, share), cluster_, options_.pins, again);
+        squeezed = between(kept, all, share);
+        sum_up_stages(squeezed, cluster_, options_.pins, again);
       }
       again.recomputes = true;
-      if (again.bytes() <= memory_bytes_) return fitting_stages(again, share);
+      if (again.bytes() <= memory_bytes_) {
+        bounds_.add(again.candidate, of_step(again.candidate, compute_seconds_of(squeezed)), true);
+        return fitting_stages(again, squeezed, share);
+      }
       does_not_fit(again, "recomputation included");
       return Step();
     }};
   }
   // `share`: of all that can be recomputed.
-  Step fitting_stages(Outcome& outcome, double share) {
+  Step fitting_stages(Outcome& outcome, const StagesTaken& stages, double share) {
     outcome.verdict = Verdict::kPlanned;
+    const double least = least_seconds_of(stages, options_.pins, outcome.candidate);
+    outcome.least_seconds = std::max(outcome.least_seconds, least_seconds(least, sending_seconds(outcome.candidate)));
     if (!options_.pins.base.overlap_bytes || outcome.exposed_seconds == 0) return {};
     return {[this, share](Outcome& blocking) {
       hide_exchanges(blocking, [&](int64_t parts) {
@@ -550,6 +573,7 @@ class Searcher {
         StagesTaken stages = take_stages_of(beside.candidate, parts, false);
         if (share > 0) stages = between(stages, take_stages_of(beside.candidate, parts, true), share);
         sum_up_stages(stages, cluster_, options_.pins, beside);
+        beside.seconds = std::max(beside.seconds, beside.least_seconds);  // as of depths
         return beside;
       });
       return Step();
@@ -561,13 +585,22 @@ class Searcher {
   const SearchOptions& options_;
   uint64_t memory_bytes_ = 0;
   size_t planned_ = 0;
+  double best_compute_seconds_ = 0;                                    // 0: not known yet
   std::map<std::pair<int64_t, bool>, std::optional<Graph>> captured_;  // by layers, and whether it is then cut
   std::map<int64_t, WholeStep> wholes_;                                // by layers
-  std::mutex mutex_;                                                   // of the next
+  std::mutex mutex_;                                                   // of the next two
   std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int, int64_t, int64_t, size_t>, PartPlan> updates_;
   std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int>, Context> contexts_;
-  std::map<Class, double> compute_seconds_;  // of a micro-batch
-  std::vector<TooLarge> too_large_;
+  struct KeptCut {
+    Candidate way;
+    int64_t layers = 0;
+    Context context = Context::kGather;
+    std::shared_ptr<const BatchCut> cut;
+    std::map<std::string, Sharding> known;  // of the parameters
+  };
+  std::deque<KeptCut> cuts_;
+  SearchBounds bounds_;
+  PartPlans plans_;
 };
 
 }  // namespace

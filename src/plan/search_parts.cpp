@@ -1,8 +1,11 @@
 #include "plan/search_parts.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
+#include "base/text.h"
+#include "ops/op_def.h"
 #include "passes/partition/partition.h"
 #include "plan/search.h"
 #include "plan/simulate.h"
@@ -43,6 +46,43 @@ PartPlan plan_part(const Graph& captured, const PlanGraphOptions& options) {
   keep_parameters(keeping, planned.graph);
   part.parameters = std::move(keeping.known);
   return part;
+}
+
+namespace {
+
+// The part as one device's: where ranks only split rows, a part without exchanges is the same on any mesh.
+std::optional<Graph> without_mesh(const Graph& part) {
+  const auto is_of_rows = [](const MeshAxis& axis) { return axis.name == "dp_replicate" || axis.name == "dp_shard"; };
+  const auto is_of_rank = [](const GraphInput& input) { return input.kind == InputKind::kMesh; };
+  const auto is_exchange = [](const Node& node) { return collective_of(node) != Collective::kNone; };
+  if (!std::ranges::all_of(part.mesh.axes, is_of_rows) || std::ranges::any_of(part.inputs, is_of_rank) ||
+      std::ranges::any_of(part.nodes, is_exchange))
+    return std::nullopt;
+  Graph alone = part;
+  alone.mesh = {};
+  for (GraphInput& input : alone.inputs) input.part.reset();
+  for (GraphOutput& output : alone.outputs) output.part.reset();
+  return alone;
+}
+
+}  // namespace
+
+PartPlan PartPlans::plan(const Graph& captured, PlanGraphOptions options) {
+  options.passes.settings.groups = groups_;
+  const bool is_cut = std::ranges::find(options.passes.without, "partition") != options.passes.without.end();
+  const std::optional<Graph> alone = is_cut ? without_mesh(captured) : std::nullopt;
+  if (!alone) return plan_part(captured, options);
+  options.passes.settings.strategy.mesh = {};
+  const MemoryBudget& budget = options.budget;
+  const std::string key =
+      str("{} {} {}\n{}", static_cast<int>(budget.kind), budget.bytes, budget.more_layers, to_text(*alone));
+  {
+    const std::scoped_lock lock(mutex_);
+    if (const auto found = alone_.find(key); found != alone_.end()) return found->second;
+  }
+  PartPlan plan = plan_part(*alone, options);
+  const std::scoped_lock lock(mutex_);
+  return alone_.emplace(key, std::move(plan)).first->second;
 }
 
 double WholeStep::bytes(InputKind kind) const {

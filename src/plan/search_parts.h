@@ -3,9 +3,12 @@
 #pragma once
 
 #include <map>
+#include <memory>
+#include <mutex>
 #include <string>
 
 #include "cost/target.h"
+#include "passes/fusion/known_groups.h"
 #include "plan/layer_memory.h"
 #include "plan/plan_graph.h"
 #include "plan/step_state.h"
@@ -37,6 +40,19 @@ struct PartPlan {
   Context context = Context::kGather;
 };
 PartPlan plan_part(const Graph& captured, const PlanGraphOptions& options);
+
+// The plans of parts of one search. A part without exchanges is planned once for all ways that have it. Threads may
+// share them.
+class PartPlans {
+ public:
+  // As plan_part(). Of one search, all that `options` do not say of budget and strategy is the same for all parts.
+  PartPlan plan(const Graph& captured, PlanGraphOptions options);
+
+ private:
+  std::shared_ptr<KnownGroups> groups_ = std::make_shared<KnownGroups>();
+  std::mutex mutex_;  // of the next
+  std::map<std::string, PartPlan> alone_;
+};
 
 // A step of one depth, before it is split.
 struct WholeStep {

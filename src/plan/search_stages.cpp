@@ -24,6 +24,9 @@ constexpr std::array kQuantities = {&StageTaken::forward_seconds,
                                     &StageTaken::exchange_seconds,
                                     &StageTaken::exposed_seconds,
                                     &StageTaken::compute_seconds,
+                                    &StageTaken::forward_compute_seconds,
+                                    &StageTaken::input_compute_seconds,
+                                    &StageTaken::weight_compute_seconds,
                                     &StageTaken::update_seconds,
                                     &StageTaken::update_exchange_seconds,
                                     &StageTaken::update_exposed_seconds,
@@ -106,13 +109,14 @@ StepCut cut_layers(BatchCut cut, int64_t stages, int64_t layers, bool splits_bac
   return {std::move(cut.before), std::move(passes), cut_update(cut.rounds[0].update, stages, holders)};
 }
 
-StagesTaken take_stages(const StepCut& cut, int64_t stages, int64_t micro_batches, PlanGraphOptions options) {
+StagesTaken take_stages(const StepCut& cut, int64_t stages, int64_t micro_batches, PlanGraphOptions options,
+                        PartPlans& plans) {
   leave_out_what_is_done(options.passes);
   StagesTaken out(static_cast<size_t>(stages));
   std::vector<StepState> state(out.size());
   const auto plan_functions = [&](const StageCut& part) {
     for (const StageFunction& function : part.functions) {
-      const PartPlan planned = plan_part(function.graph, options);
+      const PartPlan planned = plans.plan(function.graph, options);
       const auto s = static_cast<size_t>(function.stage);
       StageTaken& stage = out[s];
       state[s].merge(StepState(planned.state));
@@ -123,19 +127,23 @@ StagesTaken take_stages(const StepCut& cut, int64_t stages, int64_t micro_batche
       (is_update ? stage.update_compute_seconds : stage.compute_seconds) += planned.taken.compute_seconds;
       for (const Node& node : function.graph.nodes)
         if (!is_update) stage.balance_seconds += seconds_of(function.graph, node, Target());
-      if (is_update)
+      if (is_update) {
         stage.update_seconds += planned.taken.seconds;
-      else if (function.phase == Phase::kForward)
+      } else if (function.phase == Phase::kForward) {
         stage.forward_seconds = planned.taken.seconds;
-      else
+        stage.forward_compute_seconds = planned.taken.compute_seconds;
+      } else {
         (function.is_of_weights ? stage.weight_seconds : stage.input_seconds) = planned.taken.seconds;
+        (function.is_of_weights ? stage.weight_compute_seconds : stage.input_compute_seconds) =
+            planned.taken.compute_seconds;
+      }
     }
   };
   count_values(cut.micro_batch, out);
   plan_functions(cut.micro_batch);
   plan_functions(cut.update);
   for (const Graph& graph : cut.before) {
-    const double seconds = plan_part(graph, options).taken.seconds * static_cast<double>(micro_batches);
+    const double seconds = plans.plan(graph, options).taken.seconds * static_cast<double>(micro_batches);
     for (StageTaken& stage : out) stage.update_seconds += seconds;  // on all ranks, as the update
   }
   for (size_t s = 0; s < out.size(); ++s) {
@@ -181,6 +189,18 @@ double compute_seconds_of(const StagesTaken& stages) {
   double sum = 0;
   for (const StageTaken& stage : stages) sum += stage.compute_seconds;
   return sum;
+}
+
+double least_seconds_of(const StagesTaken& stages, const SearchPins& pins, const Candidate& way) {
+  const StageOrder order = stage_order(pins.order, way.pp, way.micro_batches, pins.chunks);
+  std::vector<StageCost> costs;
+  std::vector<double> updates(static_cast<size_t>(way.pp), 0);
+  for (size_t s = 0; s < stages.size(); ++s) {
+    costs.push_back(
+        {stages[s].forward_compute_seconds, stages[s].input_compute_seconds, stages[s].weight_compute_seconds});
+    updates[static_cast<size_t>(order.rank_of(static_cast<int64_t>(s)))] += stages[s].update_compute_seconds;
+  }
+  return price_pipeline(costs, order).seconds + std::ranges::max(updates);
 }
 
 void sum_up_stages(const StagesTaken& stages, const Cluster& cluster, const SearchPins& pins, Outcome& outcome) {

@@ -20,7 +20,8 @@ struct StageTaken {
   double forward_seconds = 0;                        // of the last stage: with a part of the backward pass
   double input_seconds = 0, weight_seconds = 0;      // of the backward pass; one that is not cut has only the first
   double exchange_seconds = 0, exposed_seconds = 0;  // of both passes
-  double compute_seconds = 0;
+  double compute_seconds = 0;                        // of both passes; of each:
+  double forward_compute_seconds = 0, input_compute_seconds = 0, weight_compute_seconds = 0;
   double update_seconds = 0, update_exchange_seconds = 0, update_exposed_seconds = 0, update_compute_seconds = 0;
   double balance_seconds = 0;               // of both passes, by the roofline of balanced_stages()
   double held_bytes = 0;                    // from the forward pass to the end of the backward pass
@@ -43,7 +44,8 @@ StepCut cut_layers(BatchCut cut, int64_t stages, int64_t layers, bool splits_bac
                    const RecomputeOptions* recompute);
 
 // The cost of the functions. `options`: of the mesh without stages.
-StagesTaken take_stages(const StepCut& cut, int64_t stages, int64_t micro_batches, PlanGraphOptions options);
+StagesTaken take_stages(const StepCut& cut, int64_t stages, int64_t micro_batches, PlanGraphOptions options,
+                        PartPlans& plans);
 
 // The number of layers in each stage: about the balance that balanced_stages() gives a run.
 std::vector<int64_t> layers_of_stages(const StagesTaken& shallow, const StagesTaken& deep, int64_t stages,
@@ -57,6 +59,8 @@ StagesTaken with_all_layers(const StagesTaken& shallow, const StagesTaken& deep,
 
 // The result for the whole way: the time, and the memory of the rank that needs most.
 void sum_up_stages(const StagesTaken& stages, const Cluster& cluster, const SearchPins& pins, Outcome& outcome);
+// What the way takes at least with this computation, however its exchanges are hidden.
+double least_seconds_of(const StagesTaken& stages, const SearchPins& pins, const Candidate& way);
 // The computation of one micro-batch, over all ranks.
 double compute_seconds_of(const StagesTaken& stages);
 

@@ -120,6 +120,12 @@ TEST(Search, BoundsLeaveTheBestIn) {
         EXPECT_LE(one.least_bytes, one.bytes()) << to_text(one.candidate);
         pipelines += one.candidate.pp > 1 ? 1 : 0;
       }
+    for (const Outcome& one : pruned.outcomes) {
+      const auto all = std::ranges::find(whole.outcomes, one.candidate, &Outcome::candidate);
+      if (all->verdict != Verdict::kPlanned) continue;
+      EXPECT_TRUE(one.verdict == Verdict::kPlanned || one.verdict == Verdict::kNotFaster) << one.why;
+      EXPECT_LE(one.least_seconds, all->seconds * (1 + 1e-9)) << to_text(one.candidate);
+    }
     left_out += pruned.count(Verdict::kNotFaster);
   }
   EXPECT_GT(left_out, 0U);

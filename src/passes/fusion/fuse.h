@@ -7,18 +7,13 @@
 // of them until the last is made. A graph that has groups is unchanged.
 #pragma once
 
-#include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "ir/graph.h"
 #include "ops/rules/matmul_rule.h"
+#include "passes/fusion/known_groups.h"
 
 namespace stepc {
-
-// Whether a group can be one kernel, by everything that the answer depends on. Computing the answer takes most of a
-// pass's time, and groups recur: in every layer, and in every graph that recompute() tries.
-using KnownGroups = std::unordered_map<std::string, bool>;
 
 // `side_by_side`: for a GPU, where launches are saved (passes/fusion/fuse_side_by_side.h).
 Graph fuse(Graph graph, const MatmulRule& matmuls = {}, bool side_by_side = false);

@@ -231,10 +231,12 @@ bool FusionGroups::is_kernel(const Nodes& members) const {
   const std::optional<Graph> group = as_graph(members);
   if (!group) return false;
   if (group->outputs.empty()) return true;
-  const auto [found, is_new] = known_.emplace(group_key(*group), false);
+  std::string key = group_key(*group);
+  if (const std::optional<bool> known = known_.find(key)) return *known;
   // What nothing connects has phases of its own: no kernel, but where launches are saved (fuse_side_by_side.h).
-  if (is_new) found->second = unconnected_parts(*group).size() == 1 && why_no_loops(*group).empty();
-  return found->second;
+  const bool is_one = unconnected_parts(*group).size() == 1 && why_no_loops(*group).empty();
+  known_.add(std::move(key), is_one);
+  return is_one;
 }
 
 bool FusionGroups::is_plain(size_t node) const {
