@@ -225,7 +225,7 @@ SIZES = {
     "405B": dict(hidden_size=16384, intermediate_size=53248, num_hidden_layers=126, num_attention_heads=128),
 }
 PLAN = """
-import resource, sys, time, torch, transformers as hf, stepc
+import sys, time, torch, transformers as hf, stepc
 hf.LlamaForCausalLM, stepc._C
 begin, cpu = time.time(), time.process_time()
 torch.set_default_dtype(torch.bfloat16)
@@ -249,7 +249,6 @@ print(plan.report())
 plan.save_graph("{trace}")
 print("OBSTACLE", plan.obstacle)
 print("PARAMETERS", plan.stats["parameters"])
-print("RESIDENT", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
 
 
@@ -260,46 +259,44 @@ def test_large_models(name, checkpointed, parameters, build_dir, tmp_path):
     trace = tmp_path / "step.trace"
     script = PLAN.format(sizes=SIZES[name], checkpointed=checkpointed, name=name, trace=trace)
     paths = [path for path in sys.path if path.endswith("python")]
-    run = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path[:0] = {paths}\n{script}"], capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stderr
-    print(run.stdout)
-    found = dict(re.findall(r"^([A-Z]+) (.*)$", run.stdout, re.MULTILINE))
+    said, _, _, resident = measured(sys.executable, "-c", f"import sys; sys.path[:0] = {paths}\n{script}")
+    print(said)
+    found = dict(re.findall(r"^([A-Z]+) (.*)$", said, re.MULTILINE))
     assert found["OBSTACLE"] == ""
     assert abs(float(found["PARAMETERS"]) - parameters) < 0.01 * parameters
-    assert float(found["RESIDENT"]) < 2e9
+    assert resident < 2e9
 
-    begin = time.monotonic()
-    process = subprocess.Popen([build_dir / "tools/irtool", "--schedule", "--verify", "--hash", trace],
-                               stdout=subprocess.PIPE, text=True)
-    text = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    print(f"{name}: Schedule {text.strip()} in {time.monotonic() - begin:.2f} s, {usage.ru_maxrss / 1e3:.0f} MB")
-    assert status == 0 and re.fullmatch(r"[0-9a-f]{16}\n", text)
-    assert usage.ru_maxrss * 1024 < 2e9
+    text, _, seconds, resident = measured(build_dir / "tools/irtool", "--schedule", "--verify", "--hash", trace)
+    print(f"{name}: Schedule {text.strip()} in {seconds:.2f} s, {resident / 1e6:.0f} MB")
+    assert re.fullmatch(r"[0-9a-f]{16}\n", text)
+    assert resident < 2e9
     if name == "405B":
         few, many = (partitioned(trace, mesh, build_dir) for mesh in ("dp_shard=2,tp=2", "dp_shard=128,tp=8"))
         assert abs(many - few) < 0.2 * few
 
 
+def measured(*command):
+    """What the command says on both streams, its processor seconds and the most bytes that it had resident."""
+    # By a small process: one that is started takes over the peak of what starts it, here of all tests before.
+    starter = ("import resource, subprocess, sys; status = subprocess.call(sys.argv[1:]);"
+               "usage = resource.getrusage(resource.RUSAGE_CHILDREN);"
+               "print(usage.ru_utime + usage.ru_stime, usage.ru_maxrss, file=sys.stderr);"
+               "sys.exit(status)")
+    process = subprocess.run([sys.executable, "-c", starter, *command], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    *lines, usage = process.stderr.splitlines()
+    seconds, kib = usage.split()
+    return process.stdout, lines, float(seconds), int(kib) * 1024
+
+
 def partitioned(trace, mesh, build_dir):
     """How many nodes a rank's step has; prints the seconds that its partition took."""
-    # By a small process: one that is started takes over the peak of what starts it, here of all tests before.
-    measured = ("import resource, subprocess, sys; status = subprocess.call(sys.argv[1:]);"
-                "usage = resource.getrusage(resource.RUSAGE_CHILDREN);"
-                "print('seconds', usage.ru_utime + usage.ru_stime, 'kib', usage.ru_maxrss, file=sys.stderr);"
-                "sys.exit(status)")
-    process = subprocess.run([sys.executable, "-c", measured, build_dir / "tools/irtool", "--all", "--without",
-                              "recompute,fuse,order", "--times", "--mesh", mesh, trace], capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
-    nodes = sum(line.startswith("%") for line in process.stdout.splitlines())
-    *lines, usage = process.stderr.splitlines()
+    said, lines, seconds, resident = measured(build_dir / "tools/irtool", "--all", "--without", "recompute,fuse,order",
+                                              "--times", "--mesh", mesh, trace)
+    nodes = sum(line.startswith("%") for line in said.splitlines())
     times = {line.split()[0]: float(line.split()[1]) for line in lines}
-    # The processor's time, of which these passes took their share.
-    seconds = float(usage.split()[1]) * sum(times[name] for name in ("propagate_shardings", "partition"))
-    seconds /= sum(times.values())
-    resident = int(usage.split()[3]) * 1024
+    # Of the processor's time these passes took their share.
+    seconds *= sum(times[name] for name in ("propagate_shardings", "partition")) / sum(times.values())
     print(f"405B on {mesh}: {nodes} nodes, partitioned in {seconds:.2f} s, {resident / 1e6:.0f} MB")
     assert resident < 1e9
     return nodes
