@@ -35,8 +35,9 @@ def batch(number, device):
     return torch.randn(8, 16, generator=generator).to(device), torch.randn(8, 4, generator=generator).to(device)
 
 
-def trained(device, optimizer, config=None, dtype=None, where=None, change=None):
-    """The losses, and the step if it was accelerated. `where`: of the batches; `change`: what happens between two steps."""
+def trained(device, optimizer, config=None, dtype=None, where=None, change=None, after=None):
+    """The losses, and the step if it was accelerated. `where`: of the batches; `change`: what happens between two steps;
+    `after`: what is done with the step behind each call."""
     model = network(device, dtype)
     optimizer = OPTIMIZERS[optimizer](model.parameters())
 
@@ -55,6 +56,8 @@ def trained(device, optimizer, config=None, dtype=None, where=None, change=None)
         if change:
             change(number, optimizer)
         losses.append(called(*batch(number, where or device)).item())
+        if after:
+            after(called)
     return torch.tensor(losses), called
 
 
@@ -230,35 +233,22 @@ def test_a_decoder_trains_in_micro_batches(device, dropout):
 @pytest.mark.parametrize("graphs", [False, True], ids=["one by one", "graphs"])
 def test_micro_batches_train_as_eager_while_rates_change_and_memory_moves(device, graphs, optimizer):
     """Launched from the fourth step on; where the parameters lie elsewhere, recorded again."""
-    def trained_so(config):
-        torch.manual_seed(0)
-        model = network(device)
-        optimizers = OPTIMIZERS[optimizer](model.parameters())
+    parameters, launched = [], []
 
-        def step(x, y):
-            loss = nn.functional.mse_loss(model(x), y)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizers.step()
-            optimizers.zero_grad()
-            return loss.detach()
+    def change(number, optimizer):
+        optimizer.param_groups[0]["lr"] = 0.01 / (1 + number)
+        parameters[:] = optimizer.param_groups[0]["params"]
+        if number == 8:
+            for one in parameters:
+                one.data = one.data.clone()
 
-        called = stepc.accelerate(step, config=config) if config else step
-        losses, launched = [], []
-        for number in range(STEPS):
-            optimizers.param_groups[0]["lr"] = 0.01 / (1 + number)
-            if number == 8:
-                for one in model.parameters():
-                    one.data = one.data.clone()
-            losses.append(called(*batch(number, device)).item())
-            launched.append(called.stats["device_graphs"] if config else 0)
-        return torch.tensor(losses), [one.detach().cpu() for one in model.parameters()], launched, called
-
-    want, parameters, _, _ = trained_so(None)
+    want, _ = trained(device, optimizer, change=change)
+    wanted = [one.detach().cpu() for one in parameters]
     config = stepc.Config(micro_batches=2, device_kernels=True, device_graphs=graphs)
-    losses, got, launched, called = trained_so(config)
+    losses, called = trained(device, optimizer, config, change=change,
+                             after=lambda step: launched.append(step.stats["device_graphs"]))
     torch.testing.assert_close(losses, want, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(got, parameters, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close([one.detach().cpu() for one in parameters], wanted, rtol=1e-3, atol=1e-4)
     assert called.stats["eager_calls"] == 0 and not called.stats["warnings"], called.report()
     assert launched[:2] == [0, 0] and len({*launched[3:8], *launched[9:]}) == 1 and (launched[-1] >= 3) == graphs, launched
     assert launched[8] < launched[7] or not graphs, launched
