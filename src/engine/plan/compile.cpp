@@ -16,8 +16,6 @@
 namespace stepc {
 
 namespace {
-constexpr int kPlainAttempts = 4;
-
 // Measuring a call needs memory for its operands, at a time when no plan is known to fit the machine.
 constexpr uint64_t kMostMeasured = uint64_t{1} << 30;
 uint64_t bytes_to_measure(const UnknownWorkspace& call) {
@@ -221,35 +219,36 @@ Compiled compile_plain(const Trace& trace, KernelSources& kernels, const Compile
   const auto begin = Clock::now();
   const uint64_t most_bytes = limit == nullptr ? UINT64_MAX : limit->bytes;
   const GraphScheduleOptions plain = plain_options(trace, options, kernels);
-  Compiled compiled;
-  uint64_t least = UINT64_MAX;
-  // Whether the graph's plan fits; keeps the smallest plan. The plain Graph runs only once, so workspaces are measured
-  // only if the plan with the rule's bounds does not fit.
-  const auto fits = [&](const Graph& graph) {
-    if (limit != nullptr && !have_same_parts(graph, limit->fused)) return false;
-    GraphSchedule plan = schedule_measured(graph, kernels, plain, most_bytes);
-    if (plan.schedule.peak_bytes() < least) {
-      least = plan.schedule.peak_bytes();
-      compiled.plan = std::move(plan);
-    }
-    return least <= most_bytes;
+  // The plain Graph runs only once, so workspaces are measured only if the plan with the rule's bounds does not fit.
+  const auto schedule = [&](const Graph& graph, const GraphScheduleOptions&) {
+    return schedule_measured(graph, kernels, plain, most_bytes);
   };
-  RunOptions passes;
-  passes.settings.strategy = options.strategy;
-  if (options.function == nullptr) passes.settings.fp8 = options.fp8;
-  const auto leave_out = [&](std::vector<std::string> names) {
-    passes.without = std::move(names);
-    if (options.function != nullptr) leave_out_what_is_done(passes);
+  std::optional<GraphSchedule> best;
+  const auto fits = [&](GraphSchedule plan) {
+    if (!best || plan.schedule.peak_bytes() < best->schedule.peak_bytes()) best = std::move(plan);
+    return best->schedule.peak_bytes() <= most_bytes;
   };
-  leave_out({"fuse_losses", "recompute", "merge_collectives", "fuse"});
   const Graph captured = graph_to_plan(trace, options);
-  bool found = fits(run_passes(captured, passes).graph) || fits(limit->fused);
-  leave_out({"fuse"});
-  for (uint64_t budget = most_bytes, attempt = 0; !found && attempt < kPlainAttempts; ++attempt) {
-    passes.settings.recompute.emplace().budget_bytes = budget;
-    found = fits(run_passes(captured, passes).graph);
-    if (!found) budget -= std::min(least - most_bytes, budget);
-  }
+  const auto fits_without = [&](std::vector<std::string> passes, MemoryBudget budget) {
+    PlanGraphOptions how;  // its target is no device: what kernels of a device compute together stays apart
+    how.budget = budget;
+    how.schedule = schedule;
+    how.passes.without = std::move(passes);
+    how.passes.settings.strategy = options.strategy;
+    how.passes.settings.strategy.overlap_bytes = {};
+    if (options.function == nullptr)
+      how.passes.settings.fp8 = options.fp8;
+    else
+      leave_out_what_is_done(how.passes);
+    PlannedGraph planned = plan_graph(captured, nullptr, how);
+    if (limit != nullptr && !have_same_parts(planned.graph, limit->fused)) return false;
+    return fits(std::move(planned.plan));
+  };
+  if (!fits_without({"fuse_losses", "recompute", "merge_collectives", "fuse"}, {}) &&
+      !fits(schedule(limit->fused, plain)))
+    fits_without({"fuse"}, {MemoryBudget::Kind::kBytes, best->schedule.input_bytes() + most_bytes});
+  Compiled compiled;
+  compiled.plan = std::move(*best);
   compiled = bound(std::move(compiled), kernels, ranks);
   compiled.seconds = seconds_since(begin);
   return compiled;
