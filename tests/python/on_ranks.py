@@ -9,6 +9,10 @@ from pathlib import Path
 
 import torch
 
+import stepc
+
+PACKAGE = Path(stepc.__file__).parents[1]  # the folder that has it for this interpreter
+
 
 def start(ranks, arguments, seconds=600, ends_well=True, **environment):
     """The output of each rank, once all have ended: with status 0, or none of them."""
@@ -36,10 +40,10 @@ def start(ranks, arguments, seconds=600, ends_well=True, **environment):
     return outputs
 
 
-def results_of(cases, build_dir, out, group, ranks=2):
+def results_of(cases, out, group, ranks=2):
     """What each case of ranks_cases.py gave on each of the ranks, which ran them one after the other."""
     program = Path(__file__).resolve().parent / "ranks_cases.py"
-    start(ranks, [program, build_dir / "python", out, group, *cases])
+    start(ranks, [program, PACKAGE, out, group, *cases])
     all_ranks = [torch.load(out / f"rank-{rank}.pt") for rank in range(ranks)]
     return {name: [one[name] for one in all_ranks] for name in cases}
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from on_ranks import PACKAGE
+
 STALL = 3  # seconds
 BOUND = STALL + 15  # within which nothing hangs
 
@@ -86,7 +88,7 @@ class Programs:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", **variables}
-        self.ranks = [subprocess.Popen([sys.executable, "program.py", self.build_dir / "python"], cwd=self.path, text=True,
+        self.ranks = [subprocess.Popen([sys.executable, "program.py", PACKAGE], cwd=self.path, text=True,
                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                        env=os.environ | common | {"RANK": str(rank)}) for rank in range(2)]
         return self.ranks
@@ -161,7 +163,7 @@ def test_agent_that_is_killed(programs):
     """The system ends its ranks."""
     programs.write(WHOLE_STEP + "    run(step)\n")
     programs.write(AGENT, "agent.py")
-    agent = subprocess.Popen([sys.executable, "agent.py", programs.build_dir / "python"], cwd=programs.path, text=True,
+    agent = subprocess.Popen([sys.executable, "agent.py", PACKAGE], cwd=programs.path, text=True,
                              stdout=subprocess.PIPE)
     programs.ranks = [agent]
     ranks = [int(one) for one in agent.stdout.readline().split()]

@@ -26,18 +26,18 @@ PIPELINES = ("pipeline", "pipeline by names", "micro-batches alone", "evaluation
 
 
 @pytest.fixture(scope="module")
-def ranks(build_dir, tmp_path_factory):
+def ranks(tmp_path_factory):
     """What a case gave on each rank, in a program that has a group of its own."""
     cases = ["kind fsdp", "kind tp", "kind auto", "auto_of_the_whole_batch", "auto_in_stages", "auto_in_micro_batches", "auto_refused", "odd_lengths", "windows_on_larger_memory", "arguments", "evaluation", "whole_tensors",
              "checkpoints", "checkpoints_of_a_frozen_base", "checkpoint_of_other_types", "loaders", "torchs_checkpoints", "replicas_that_differ", "loops", "numbers", "decisions",
              "means_of_ranks", "ordinary", "refusals", "traced", "example_of_the_docs", *PIPELINES, "refusals_of_pipelines"]
-    return results_of(cases, build_dir, tmp_path_factory.mktemp("ranks"), "own")
+    return results_of(cases, tmp_path_factory.mktemp("ranks"), "own")
 
 
 @pytest.fixture(scope="module")
-def four_ranks(build_dir, tmp_path_factory):
+def four_ranks(tmp_path_factory):
     """Cases of two axes, in a program without a group."""
-    return results_of(["ordinary", "means_along_the_sequence"], build_dir, tmp_path_factory.mktemp("four"), "launched", ranks=4)
+    return results_of(["ordinary", "means_along_the_sequence"], tmp_path_factory.mktemp("four"), "launched", ranks=4)
 
 
 @pytest.mark.parametrize("kind", ["fsdp", "tp"])

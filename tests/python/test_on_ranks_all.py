@@ -8,19 +8,19 @@ import pytest
 import torch
 
 import ranks_cases
-from on_ranks import assert_as_one, results_of, start
+from on_ranks import PACKAGE, assert_as_one, results_of, start
 
 
 @pytest.fixture(scope="module")
-def ranks(build_dir, tmp_path_factory):
+def ranks(tmp_path_factory):
     elsewhere = ranks_cases.WITH_A_GROUP + ranks_cases.ON_FOUR_RANKS
     cases = [one for one in ranks_cases.CASES if one not in elsewhere and "pipeline" not in one]
-    return results_of(cases, build_dir, tmp_path_factory.mktemp("ranks"), "launched")
+    return results_of(cases, tmp_path_factory.mktemp("ranks"), "launched")
 
 
 @pytest.fixture(scope="module")
-def ranks_with_a_group(build_dir, tmp_path_factory):
-    return results_of(["trainer"], build_dir, tmp_path_factory.mktemp("group"), "own")
+def ranks_with_a_group(tmp_path_factory):
+    return results_of(["trainer"], tmp_path_factory.mktemp("group"), "own")
 
 
 @pytest.mark.parametrize("case", [f"kind {kind}" for kind in ranks_cases.KINDS] + [
@@ -31,8 +31,8 @@ def test_program_is_as_on_one_rank(ranks, case):
 
 
 @pytest.fixture(scope="module")
-def families(build_dir, tmp_path_factory):
-    return results_of(list(ranks_cases.FAMILY_CASES), build_dir, tmp_path_factory.mktemp("families"), "launched", ranks=4)
+def families(tmp_path_factory):
+    return results_of(list(ranks_cases.FAMILY_CASES), tmp_path_factory.mktemp("families"), "launched", ranks=4)
 
 
 @pytest.mark.parametrize("name", ranks_cases.FAMILIES)
@@ -44,8 +44,8 @@ def test_unmodified_model_on_four_ranks(families, name):
 
 
 @pytest.fixture(scope="module")
-def pipelines(build_dir, tmp_path_factory):
-    return results_of(list(ranks_cases.PIPELINE_CASES), build_dir, tmp_path_factory.mktemp("pipelines"), "launched", ranks=4)
+def pipelines(tmp_path_factory):
+    return results_of(list(ranks_cases.PIPELINE_CASES), tmp_path_factory.mktemp("pipelines"), "launched", ranks=4)
 
 
 @pytest.mark.parametrize("name", ranks_cases.PIPELINES)
@@ -62,8 +62,8 @@ def test_gradients_are_sent_as_bfloat16(ranks):
 
 
 @pytest.fixture(scope="module")
-def along_the_sequence(build_dir, tmp_path_factory):
-    return results_of(list(ranks_cases.CONTEXT_CASES), build_dir, tmp_path_factory.mktemp("context"), "launched", ranks=4)
+def along_the_sequence(tmp_path_factory):
+    return results_of(list(ranks_cases.CONTEXT_CASES), tmp_path_factory.mktemp("context"), "launched", ranks=4)
 
 
 @pytest.mark.parametrize("name", ranks_cases.CONTEXT)
@@ -102,10 +102,10 @@ for at, batch in enumerate(ranks_cases.batches(3)):
 """
 
 
-def test_exception_of_one_rank_ends_all(build_dir, tmp_path):
+def test_exception_of_one_rank_ends_all(tmp_path):
     program = tmp_path / "breaks.py"
     program.write_text(BREAKS)
-    zero, one = start(2, [program, build_dir / "python", Path(__file__).parent], ends_well=False)
+    zero, one = start(2, [program, PACKAGE, Path(__file__).parent], ends_well=False)
     assert time.time() - float(re.search(r"^began (.*)$", zero, re.MULTILINE)[1]) < 60
     assert zero.endswith("UserError: rank 1: ValueError: a broken row\n") and one.endswith("ValueError: a broken row\n")
 

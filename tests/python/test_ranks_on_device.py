@@ -8,27 +8,27 @@ from pathlib import Path
 import pytest
 import torch
 
-from on_ranks import start
+from on_ranks import PACKAGE, start
 
 pytestmark = pytest.mark.one_process
 PROGRAM = Path(__file__).resolve().parent / "ranks_on_device.py"
 DEVICES = ["emulated"] + ["cuda"] * (torch.cuda.device_count() > 1)
 
 
-def results_on(device, build_dir, out, ranks=2, saved=()):
+def results_on(device, out, ranks=2, saved=()):
     out.mkdir()
-    start(ranks, [PROGRAM, build_dir / "python", device, out, *saved], EMULATED_DEVICES=ranks)
+    start(ranks, [PROGRAM, PACKAGE, device, out, *saved], EMULATED_DEVICES=ranks)
     return [torch.load(out / f"rank-{rank}.pt") for rank in range(ranks)]
 
 
 @pytest.fixture(scope="module")
-def on_cpu(build_dir, tmp_path_factory):
-    return results_on("cpu", build_dir, tmp_path_factory.mktemp("ranks") / "cpu")
+def on_cpu(tmp_path_factory):
+    return results_on("cpu", tmp_path_factory.mktemp("ranks") / "cpu")
 
 
 @pytest.fixture(scope="module", params=DEVICES)
-def there(request, build_dir, tmp_path_factory):
-    return request.param, results_on(request.param, build_dir, tmp_path_factory.mktemp("ranks") / request.param)
+def there(request, tmp_path_factory):
+    return request.param, results_on(request.param, tmp_path_factory.mktemp("ranks") / request.param)
 
 
 def assert_means(all_ranks):
@@ -134,18 +134,18 @@ def test_what_has_moved_is_recorded_again(on_cpu, there):
         assert not got["stats"]["warnings"] and got["losses"] == there[1][0]["whole"]["a large batch comes"]["losses"]
 
 
-def test_stages_of_four_ranks_train_as_on_cpus(build_dir, tmp_path):
-    ranks = {device: results_on(device, build_dir, tmp_path / device, ranks=4) for device in ("cpu", "emulated")}
+def test_stages_of_four_ranks_train_as_on_cpus(tmp_path):
+    ranks = {device: results_on(device, tmp_path / device, ranks=4) for device in ("cpu", "emulated")}
     assert_trains_as_on_cpus(ranks["emulated"], ranks["cpu"], "stages and dp")
 
 
-def test_a_whole_step_goes_on_from_a_checkpoint_elsewhere(on_cpu, there, build_dir, tmp_path_factory, tmp_path):
+def test_a_whole_step_goes_on_from_a_checkpoint_elsewhere(on_cpu, there, tmp_path_factory, tmp_path):
     device, ranks = there
     root = tmp_path_factory.getbasetemp()
     for name, from_there in ((device, False), ("cpu", True), (device, True)):
         saved = next(root.glob(f"ranks*/{device if from_there else 'cpu'}"))
         out = tmp_path / f"{name} {from_there}"
-        for got, there, here in zip(results_on(name, build_dir, out, saved=[saved]), ranks, on_cpu, strict=True):
+        for got, there, here in zip(results_on(name, out, saved=[saved]), ranks, on_cpu, strict=True):
             for kind in ("in one piece", "in stages"):
                 wanted = here["whole"][f"{kind} went on"]["losses"]
                 torch.testing.assert_close(torch.tensor(got[kind]), torch.tensor(wanted), rtol=1e-4, atol=1e-4)
@@ -171,5 +171,5 @@ def test_rows_that_do_not_divide_are_told_as_on_cpus(on_cpu, there):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="[SKIP] there is no CUDA device")
-def test_a_world_of_one_by_nccl_on_cuda(build_dir, tmp_path):
-    assert_means(results_on("cuda", build_dir, tmp_path / "one", ranks=1))
+def test_a_world_of_one_by_nccl_on_cuda(tmp_path):
+    assert_means(results_on("cuda", tmp_path / "one", ranks=1))

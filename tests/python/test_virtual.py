@@ -15,6 +15,7 @@ import transformers as hf
 import stepc
 from harness import assert_same, line_of, source_of, state_leaves, train
 from models import DECODER, MODELS, tokens
+from on_ranks import PACKAGE
 from test_models import build_training, make_batches
 
 OPTIMIZERS = {
@@ -258,7 +259,7 @@ def test_large_models(name, checkpointed, parameters, build_dir, tmp_path):
     (pytest -s), for they are the machine's."""
     trace = tmp_path / "step.trace"
     script = PLAN.format(sizes=SIZES[name], checkpointed=checkpointed, name=name, trace=trace)
-    paths = [path for path in sys.path if path.endswith("python")]
+    paths = [str(PACKAGE), str(Path(__file__).resolve().parent)]
     said, _, _, resident = measured(sys.executable, "-c", f"import sys; sys.path[:0] = {paths}\n{script}")
     print(said)
     found = dict(re.findall(r"^([A-Z]+) (.*)$", said, re.MULTILINE))

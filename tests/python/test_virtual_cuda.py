@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import virtual_cuda_cases as cases
+from on_ranks import PACKAGE
 
 pytestmark = pytest.mark.one_process  # that starts those of its own
 
@@ -20,7 +21,7 @@ DOCS = HERE.parents[1] / "docs"
 
 
 def run(*command):
-    paths = os.pathsep.join(path for path in sys.path if path.endswith("python"))
+    paths = os.pathsep.join(map(str, (PACKAGE, HERE)))
     env = os.environ | {"PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""}  # whatever the machine has
     process = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=env)
     assert process.returncode == 0, process.stderr

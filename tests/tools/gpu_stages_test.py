@@ -121,8 +121,7 @@ def test_the_sanitizer_is_asked_for(stages, tmp_path, monkeypatch):
     assert found["why"].startswith("compute-sanitizer is neither on PATH nor in ")
 
 
-def test_a_target_file_of_measured_rates(request, monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / request.config.getoption("--build-dir") / "python"))
+def test_a_target_file_of_measured_rates(tmp_path):
     loader = importlib.machinery.SourceFileLoader("gpu_target_benchmark", str(ROOT / "benchmarks/gpu_target_benchmark.py"))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_target_benchmark", loader))
     loader.exec_module(module)
@@ -137,7 +136,7 @@ def test_a_target_file_of_measured_rates(request, monkeypatch):
     assert module.measured(known, -1, measure, card).count("flops_per_second = 3e+13") == 0
     import stepc
     import torch
-    file = request.getfixturevalue("tmp_path") / "l4.toml"
+    file = tmp_path / "l4.toml"
     file.write_text(made)
     plan = stepc.plan(lambda x: x * 2, torch.zeros(4)).plan_for(str(file))
     assert "NVIDIA L4" in plan.report()
