@@ -5,6 +5,7 @@ import random
 import re
 import subprocess
 import sys
+from pathlib import Path
 import time
 
 import numpy

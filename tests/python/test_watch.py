@@ -1289,6 +1289,20 @@ def test_a_model_that_is_replaced_is_let_go_and_one_that_comes_back_is_watched_a
 # ---- the choice
 
 
+def test_a_container_that_the_step_replaces_is_let_go():
+    """GradScaler has one of a class of C, which lies on the heap from CPython 3.12 on."""
+    model = Net()
+    optimizer, scaler = torch.optim.AdamW(model.parameters(), fused=True), torch.amp.GradScaler("cpu")
+
+    def step(x):
+        scaler.scale(model(x).square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+    assert stepc.plan(step, make_batch(0)).obstacle == ""
+
+
 def test_the_choice_is_checked():
     with pytest.raises(stepc.UserError, match=r'python is "never"; it is one of "auto", "watch", "trace"'):
         stepc.Config(python="never")

@@ -31,7 +31,9 @@ _PLAIN += (torch.dtype, torch.device, torch.layout, torch.memory_format, type)
 _NO_RECORDS = _PLAIN + (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 _NO_RECORDS += (torch.Generator, torch.utils.data.Dataset, torch.utils.data.Sampler, torch.utils.data.DataLoader, type)
 _NO_RECORDS += (numpy.ndarray, numpy.generic, types.FunctionType, types.ModuleType)
-_HEAP_TYPE = 1 << 9  # a class that Python code made
+# In the flags of a class: Python code may neither change the class nor give its objects another one. So it is for classes of
+# C, of which CPython 3.12 and later make some on the heap.
+IMMUTABLE = 1 << 8
 _ALL = object()
 # Beyond these limits an object is a constant, distinguished by its identity.
 _DEEPEST = 20
@@ -162,7 +164,7 @@ def _held_by(value):
 
 def _made_again(kind, entries, held):
     """Makes the container without its constructor, like _of_attributes()."""
-    native = next(base for base in kind.__mro__ if not base.__flags__ & _HEAP_TYPE)
+    native = next(base for base in kind.__mro__ if base.__flags__ & IMMUTABLE)
     new = native.__new__(kind, entries) if issubclass(kind, tuple) else native.__new__(kind)
     if isinstance(new, list):
         list.extend(new, entries)
@@ -188,7 +190,7 @@ def _of_object(kind, held, leaves, names, path, numbers, attributes):
 def attributes_of(value):
     """The attributes by name of an object of a class that Python code made; None: it is not taken apart."""
     kind = type(value)
-    if isinstance(value, _NO_RECORDS) or not kind.__flags__ & _HEAP_TYPE and kind is not types.SimpleNamespace:
+    if isinstance(value, _NO_RECORDS) or kind.__flags__ & IMMUTABLE and kind is not types.SimpleNamespace:
         return None
     if hasattr(kind, "__next__") or isinstance(value, (dict, list, tuple, set, frozenset)):
         return None

@@ -7,11 +7,12 @@ import types
 import numpy
 import torch
 
+from stepc.tree import IMMUTABLE
 from stepc.watch import bare
 from stepc.watch.known import (
     BUFFERS, CONTAINERS, ITERATES, PLAIN, SIMPLE, TELLS_ORIGIN, TENSORS, is_library, is_pure_native,
 )
-from stepc.watch.objects import IMMUTABLE, Objects, has_attributes
+from stepc.watch.objects import Objects, has_attributes
 from stepc.watch.reads import ABSENT, ITEM, LENGTH
 
 _MISSING = object()

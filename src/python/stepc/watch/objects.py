@@ -17,12 +17,11 @@ import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from stepc import _C
+from stepc.tree import IMMUTABLE
 from stepc.watch import bare
 from stepc.watch.known import BUFFERS, HOOKS, SIMPLE, VIEWS, Trust, effect_of, is_library
 from stepc.watch.reads import ABSENT, CONTENTS, ITEM, MOST_ELEMENTS, TYPE, contents_of
 
-IMMUTABLE = 1 << 8  # in a type's flags
-_HEAP_TYPE = 1 << 9  # the same: its objects may get another class
 _EVERY = torch.nn.modules.module
 _HOOKS_OF_ALL = {
     "the hooks of all modules": (_EVERY._global_forward_hooks, _EVERY._global_forward_pre_hooks,
@@ -99,7 +98,7 @@ class Objects:
 
     def _type(self, frame, one, words):
         """An object's class decides its attributes and methods."""
-        if type(one).__flags__ & _HEAP_TYPE:
+        if not type(one).__flags__ & IMMUTABLE:
             self.place(frame, one, TYPE, None, f"the class of {words}")
             self._methods(frame, type(one))
 

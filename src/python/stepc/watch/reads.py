@@ -10,6 +10,7 @@ import weakref
 import numpy
 import torch
 
+from stepc.tree import IMMUTABLE
 from stepc.watch import bare
 from stepc.watch.known import BUFFERS, PLAIN
 
@@ -26,7 +27,6 @@ MOST_BYTES = 16 << 10  # of an array that is compared by its contents
 MOST_ELEMENTS = 10_000
 
 
-_IMMUTABLE = 1 << 8  # in a type's flags
 # Entries of every class's dict that are no methods, or that are made on request.
 _NO_METHODS = {"__dict__", "__weakref__", "__module__", "__qualname__", "__doc__", "__annotations__", "__slots__",
                "__firstlineno__", "__static_attributes__", "__abstractmethods__", "__parameters__", "__orig_bases__",
@@ -63,7 +63,7 @@ def _methods_of(kind):
     found = []
     for base in kind.__mro__:
         found += (base, "", None)
-        if base.__flags__ & _IMMUTABLE:
+        if base.__flags__ & IMMUTABLE:
             continue
         for name, value in vars(base).items():
             if name in _NO_METHODS or not (hasattr(type(value), "__get__") or name.startswith("__") and name.endswith("__")):
