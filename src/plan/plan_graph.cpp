@@ -116,7 +116,8 @@ std::vector<std::vector<std::string>> what_may_be_kept(const Strategy& strategy)
   std::vector<std::string> activations, parameters;
   if (strategy.mesh.find("cp")) activations.emplace_back("cp");
   if (strategy.mesh.find("tp") && strategy.sequence_parallel) activations.emplace_back("tp");
-  if (strategy.mesh.find("dp_shard") && strategy.zero >= 2) parameters.emplace_back("dp_shard");
+  if (strategy.zero >= 2)
+    for (Axis axis : state_axes(strategy.mesh)) parameters.push_back(strategy.mesh.axes[axis].name);
   std::vector<std::string> all = activations;
   all.insert(all.end(), parameters.begin(), parameters.end());
   std::vector<std::vector<std::string>> out = {all, activations, parameters};

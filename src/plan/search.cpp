@@ -172,7 +172,7 @@ class Searcher {
     const Candidate& one = outcome.candidate;
     // Of a pipeline's ranks the average.
     const auto split = [&](bool is_sharded) {
-      return static_cast<double>(one.pp * one.tp * (is_sharded ? one.dp_shard : 1));
+      return static_cast<double>(one.pp * one.tp * (is_sharded ? one.dp_shard * one.cp : 1));
     };
     const double parameters = whole_bytes(InputKind::kParameter);
     outcome.least_bytes = static_cast<uint64_t>(
@@ -200,10 +200,11 @@ class Searcher {
       const double bytes = (ranks - 1) / ranks * whole / static_cast<double>(one.pp * one.tp);
       return exchange(cluster_.target.rates, mesh, kind, {{}, axes, 1, 0, bytes, 0}).bytes_seconds;
     };
-    // A micro-batch of a model of layers is a program of its own, which leaves nothing gathered.
+    // A micro-batch of a model of layers is a program of its own, which leaves nothing gathered. Of gradients only what
+    // ranks of other rows send: a step may compute the same on all ranks of cp.
     const double times = model_.cut ? 1.0 : static_cast<double>(one.micro_batches);
     double sum = seconds(Collective::kReduceScatter, {"dp_shard"}, parameters) * (one.zero >= 2 ? times : 1);
-    if (one.zero == 3) sum += seconds(Collective::kAllGather, {"dp_shard"}, gathered) * times;
+    if (one.zero == 3) sum += seconds(Collective::kAllGather, {"dp_shard", "cp"}, gathered) * times;
     if (one.zero < 2)
       sum = std::max(sum, seconds(Collective::kReduceScatter, {"dp_replicate", "dp_shard"}, parameters));
     return sum;

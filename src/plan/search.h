@@ -61,7 +61,7 @@ int64_t chunks_of(const SearchPins& pins);  // stages of a pipeline on a rank; t
 
 struct Candidate {
   int64_t pp = 1, dp_replicate = 1, dp_shard = 1, cp = 1, tp = 1;
-  int zero = 0;  // 0 if dp_shard is 1
+  int zero = 0;  // 0 if dp_shard and cp are 1
   int64_t micro_batches = 1;
   bool operator==(const Candidate&) const = default;
 };

@@ -81,11 +81,9 @@ std::string config_of(const Candidate& one, const SearchSubject& subject) {
   const auto add = [&](std::string_view key, int64_t value) { text += str("{} = {}\n", key, value); };
   if (one.pp > 1) add("pp", one.pp);
   if (one.dp_replicate > 1) add("dp_replicate", one.dp_replicate);
-  if (one.dp_shard > 1) {
-    add("dp_shard", one.dp_shard);
-    add("zero", one.zero);
-  }
+  if (one.dp_shard > 1) add("dp_shard", one.dp_shard);
   if (one.cp > 1) add("cp", one.cp);
+  if (one.zero > 0) add("zero", one.zero);
   if (one.tp > 1) add("tp", one.tp);
   if (subject.overlaps) text += "overlap = true\n";
   text += "[train]\n";

@@ -88,8 +88,9 @@ void add_ways(const SearchModel& model, const Cluster& cluster, const SearchPins
             continue;
           const bool is_usual = (rows & (rows - 1)) == 0 && rows * model.tokens / cp <= kMostTokens;
           if (!pins.micro_batches && !model.cut && rows > 1 && !is_usual) continue;
-          for (int zero = dp_shard > 1 ? 1 : 0; zero <= (dp_shard > 1 ? 3 : 0); ++zero) {
-            if (dp_shard > 1 && !allows(pins.zero, zero)) continue;
+          const bool may_split = dp_shard * cp > 1;
+          for (int zero = may_split ? 1 : 0; zero <= (may_split ? 3 : 0); ++zero) {
+            if (may_split && !allows(pins.zero, zero)) continue;
             if (zero == 2 && micro_batches == 1 && !pins.zero) continue;  // is zero 1
             out.push_back({pp, dp_replicate, dp_shard, cp, tp, zero, micro_batches});
           }
@@ -108,7 +109,7 @@ std::string to_text(const Candidate& candidate) {
   const auto add = [&](const std::string& more) { text += (text.empty() ? "" : ", ") + more; };
   const Mesh mesh = strategy_of(candidate, {}).mesh;
   add(mesh.axes.empty() ? "one device" : to_text(mesh));
-  if (candidate.dp_shard > 1) add(str("zero {}", candidate.zero));
+  if (candidate.dp_shard * candidate.cp > 1) add(str("zero {}", candidate.zero));
   if (candidate.micro_batches > 1) add(str("{} micro-batches", candidate.micro_batches));
   return text;
 }

@@ -52,7 +52,7 @@ TEST(Search, KnowsAllWaysOfItsDevices) {
   // tp 1, 2, 4; cp what is left of it; dp_shard of that with zero 1 and 3, or none.
   for (const Candidate& one : all) {
     EXPECT_EQ(one.dp_replicate * one.dp_shard * one.cp * one.tp, 4);
-    EXPECT_EQ(one.zero > 0, one.dp_shard > 1);
+    EXPECT_EQ(one.zero > 0, one.dp_shard * one.cp > 1);
     EXPECT_NE(one.zero, 2) << "of one micro-batch zero 2 is zero 1";
   }
   EXPECT_EQ(std::ranges::count(all, 4, &Candidate::tp), 1);

@@ -32,6 +32,7 @@ TEST_F(RankLearnerTest, MicroBatchesAddUp) {
   expect_same({"dp_shard=2", 3, 2}, 1e-10, 1e-9);
   expect_same({"dp_shard=3", 3, 2}, 1e-10, 1e-9);  // 4 rows are 2 on each
   expect_same({"dp_shard=2,tp=2", 3, 2}, 1e-10, 1e-9);
+  for (const int zero : {1, 2, 3}) expect_same({"dp_shard=2,cp=2", zero, 2}, 1e-10, 1e-9);
 }
 
 // Of five replays the first, the third and the fifth; of three times five micro-batches one in two, and of the counts

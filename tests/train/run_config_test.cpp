@@ -113,7 +113,7 @@ TEST_F(RunConfigTest, NamesOfOthersAreAnsweredWithOurs) {
 
 TEST_F(RunConfigTest, WhatActsAlongAnAxisWithOneRankHasNoEffect) {
   EXPECT_EQ(without_effect(load_with({"parallel.zero", "1"})),
-            std::vector<std::string>{"parallel.zero = 1 has no effect: parallel.dp_shard is 1"});
+            std::vector<std::string>{"parallel.zero = 1 has no effect: parallel.dp_shard and parallel.cp are 1"});
   EXPECT_EQ(without_effect(load_with({"parallel.sequence_parallel", "false"})),
             std::vector<std::string>{"parallel.sequence_parallel = false has no effect: parallel.tp is 1"});
   EXPECT_EQ(without_effect(load_with({"parallel.context", "heads"})),

@@ -67,15 +67,15 @@ class Groups {
   std::vector<uint32_t> parent_;
 };
 
-// `axis` added to the first dimension that it divides, behind what is split there already, else to the largest part;
+// `axes` added to the first dimension that they divide, behind what is split there already, else to the largest part;
 // unchanged where no part has an element for every rank.
-Sharding split_further(const Sharding& sharding, const Shape& shape, Axis axis, const Mesh& mesh) {
+Sharding split_further(const Sharding& sharding, const Shape& shape, const std::vector<Axis>& axes, const Mesh& mesh) {
   struct Place {
     size_t dim = 0;
     int64_t extent = 0, inner = 1;
   };
   std::optional<Place> best;
-  const int64_t ranks = mesh.size(axis);
+  const int64_t ranks = mesh.size(axes);
   const auto is_better = [&](const Place& a, const Place& b) {
     const bool divides_a = a.extent % ranks == 0, divides_b = b.extent % ranks == 0;
     return divides_a != divides_b ? divides_a : !divides_a && a.extent > b.extent;
@@ -91,7 +91,7 @@ Sharding split_further(const Sharding& sharding, const Shape& shape, Axis axis, 
   }
   if (!best) return sharding;
   std::vector<Split> splits = splits_of(sharding, shape);
-  splits.push_back({best->dim, {best->extent, {axis}}, best->inner});
+  splits.push_back({best->dim, {best->extent, axes}, best->inner});
   return {pieces_of(splits, shape, mesh), sharding.partial};
 }
 
@@ -189,7 +189,7 @@ bool matches(std::string_view key, std::string_view pattern) {
 Seeds seeds_of(const Graph& graph, const Strategy& strategy,
                const std::vector<std::optional<Sharding>>& tensor_parallel) {
   const Mesh& mesh = strategy.mesh;
-  const std::optional<Axis> shard = mesh.find("dp_shard");
+  const std::vector<Axis> shard = state_axes(mesh);
   const std::vector<Axis> rows = strategy.means_by_rank ? std::vector<Axis>() : data_axes(mesh);
 
   Seeds seeds;
@@ -214,8 +214,10 @@ Seeds seeds_of(const Graph& graph, const Strategy& strategy,
     const Shape& shape = graph.shape(input.tensor);
     if (input.kind != InputKind::kParameter) continue;
     const Sharding split = base[i].value_or(Sharding::whole(shape.size()));
-    const bool has_shards = shard && strategy.zero > 0 && !split.splits(*shard);
-    const Sharding sharded = has_shards ? split_further(split, shape, *shard, mesh) : split;
+    std::vector<Axis> free = shard;
+    std::erase_if(free, [&](Axis axis) { return split.splits(axis); });
+    const bool has_shards = !free.empty() && strategy.zero > 0;
+    const Sharding sharded = has_shards ? split_further(split, shape, free, mesh) : split;
     of_group.try_emplace(groups.of(input.tensor), Lies{strategy.zero >= 3 ? sharded : split, sharded});
   }
   for (const GraphInput& input : graph.inputs)

@@ -33,6 +33,13 @@ DType parse_reduce(std::string_view text) {
 
 bool Strategy::keeps_along(Axis axis) const { return std::ranges::find(keeps, mesh.axes[axis].name) != keeps.end(); }
 
+std::vector<Axis> state_axes(const Mesh& mesh) {
+  std::vector<Axis> axes;
+  for (std::string_view name : {"dp_shard", "cp"})
+    if (const auto axis = mesh.find(name)) axes.push_back(*axis);
+  return axes;
+}
+
 Mesh nearest_mesh(const Mesh& mesh, int64_t ranks) {
   std::vector<MeshAxis> axes = {{"dp_shard", 1}};
   for (const MeshAxis& axis : mesh.axes)

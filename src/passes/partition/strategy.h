@@ -44,8 +44,9 @@ inline constexpr uint64_t kOverlapBytes = uint64_t{64} << 10;
 
 struct Strategy {
   Mesh mesh;
-  // What is split over dp_shard beside the batch: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too. 1
-  // and 2 differ in a step of several micro-batches: over dp_shard, 1 reduces their gradients once, 2 each time.
+  // What is split over dp_shard and cp beside the batch and the sequence: 0 nothing, 1 optimizer state, 2 gradients
+  // too, 3 parameters too. 1 and 2 differ in a step of several micro-batches: over these axes, 1 reduces their gradients
+  // once, 2 each time.
   int zero = 3;
   // Splits along the sequence what lies between the matmuls of tensor parallelism.
   bool sequence_parallel = true;
@@ -77,6 +78,9 @@ struct Strategy {
 
   [[nodiscard]] bool keeps_along(Axis axis) const;
 };
+
+// The axes along which zero splits the state: dp_shard and cp, as far as the mesh has them.
+std::vector<Axis> state_axes(const Mesh& mesh);
 
 // The mesh for this many ranks that is nearest to `mesh`: its axes, or dp_shard in addition, multiplied and divided as
 // little as possible; dp_shard first.

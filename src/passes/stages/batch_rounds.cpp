@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "ops/op_def.h"
+#include "passes/partition/strategy.h"
 
 namespace stepc {
 
@@ -200,12 +201,13 @@ TensorId BatchRounds::before_narrowing(TensorId tensor) const {
 
 TensorId BatchRounds::added(const Node& sum) const {
   TensorId found = before_narrowing(sum.inputs[0]);
-  const auto shard = mesh_.find("dp_shard");
-  for (TensorId at = found; zero_ < 2 && shard;) {  // in front of an exchange that waits for the update
+  const std::vector<Axis> shard = state_axes(mesh_);
+  const auto is_of_state = [&](int64_t axis) { return std::ranges::count(shard, static_cast<Axis>(axis)) > 0; };
+  for (TensorId at = found; zero_ < 2 && !shard.empty();) {  // in front of an exchange that waits for the update
     const Node* node = whole_.producer(at);
     if (node == nullptr) break;
     const bool is_scatter = collective_of(*node) == Collective::kReduceScatter &&
-                            std::ranges::count(node->attrs.get<Shape>("axes"), static_cast<int64_t>(*shard)) > 0;
+                            std::ranges::any_of(node->attrs.get<Shape>("axes"), is_of_state);
     if (!is_scatter && !is_view(*node) && !is_linear_by_element(*node)) break;
     at = node->inputs[0];
     if (is_scatter) found = at = before_narrowing(at);

@@ -116,7 +116,7 @@ Strategy strategy_of(RunConfig config, const Launch& launch) {
 
 std::string to_text(const Strategy& strategy) {
   std::string text = str("{} ranks ({})", strategy.mesh.ranks(), to_text(strategy.mesh));
-  if (strategy.mesh.find("dp_shard")) text += str(", zero {}", strategy.zero);
+  if (!state_axes(strategy.mesh).empty()) text += str(", zero {}", strategy.zero);
   if (strategy.mesh.find("tp") && !strategy.sequence_parallel) text += ", without sequence_parallel";
   if (strategy.mesh.find("cp") && strategy.context != Context::kByPrice)
     text += str(", context = \"{}\"", name_of(strategy.context));

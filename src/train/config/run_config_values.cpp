@@ -225,8 +225,8 @@ std::vector<std::string> without_effect(const RunConfig& config) {
   if (!config.data.buckets.empty() && config.data.seq_len != defaults.data.seq_len)
     lines.push_back(str("data.seq_len = {} has no effect: data.buckets says how long rows are", config.data.seq_len));
   const RunConfig::Parallel& parallel = config.parallel;
-  if (parallel.zero != defaults.parallel.zero && parallel.dp_shard == 1)
-    lines.push_back(str("parallel.zero = {} has no effect: parallel.dp_shard is 1", parallel.zero));
+  if (parallel.zero != defaults.parallel.zero && parallel.dp_shard == 1 && parallel.cp == 1)
+    lines.push_back(str("parallel.zero = {} has no effect: parallel.dp_shard and parallel.cp are 1", parallel.zero));
   if (parallel.order != defaults.parallel.order && parallel.pp == 1)
     lines.push_back(str("parallel.order = \"{}\" has no effect: parallel.pp is 1", parallel.order));
   if (parallel.chunks != defaults.parallel.chunks && parallel.pp == 1)

@@ -86,8 +86,9 @@ class Propagation {
         is_of_batch_(graph.tensors.size(), false),
         is_own_(own_to_ranks(graph, strategy)) {
     if (const auto tp = mesh_.find("tp")) tp_ = *tp;
-    if (const auto shard = mesh_.find("dp_shard"); shard && strategy.zero >= 2 && !strategy.keeps_along(*shard))
-      reduced_each_ = shard;
+    if (const std::vector<Axis> shard = state_axes(mesh_);
+        !shard.empty() && strategy.zero >= 2 && !strategy.keeps_along(shard.front()))
+      for (Axis axis : shard) reduced_each_[axis] = true;
     for (Axis axis = 0; axis < mesh_.axes.size(); ++axis)
       is_model_axis_[axis] = mesh_.axes[axis].name == "tp" || mesh_.axes[axis].name == "ep";
     for (Axis axis : data_axes(mesh_)) is_data_axis_[axis] = true;
@@ -128,7 +129,7 @@ class Propagation {
 
   // `split` among those that are there; where another begins at its place, as a part of that one's parts.
   void add_beside(std::vector<Split>& splits, Split split, const Shape& shape) {
-    const int64_t ranks = mesh_.size(split.piece.axes[0]);
+    const int64_t ranks = mesh_.size(split.piece.axes);
     for (const Split& other : splits) {
       const int64_t spans = other.inner * other.piece.extent * (other.piece.zigzags ? 2 : 1);
       const bool meets = other.at == split.at && spans == split.inner * split.piece.extent;
@@ -144,9 +145,12 @@ class Propagation {
     if (now.partial.empty()) return now;
     const Shape& shape = old_.shape(old);
     std::vector<Split> splits = splits_of(now, shape);
+    // A split over several axes is adopted at the first of them, if it is partial over all.
     const auto adopt = [&](const Sharding& target, Axis axis) {
       for (const Split& split : splits_of(target, shape))
-        if (split.piece.axes == std::vector<Axis>{axis}) add_beside(splits, split, shape);
+        if (split.piece.axes.front() == axis &&
+            std::ranges::all_of(split.piece.axes, [&](Axis one) { return now.partial_over(one).has_value(); }))
+          add_beside(splits, split, shape);
     };
     for (const Partial& one : now.partial) {
       const auto gathered = as_operand_.find(now_[old.index()]);
@@ -187,7 +191,7 @@ class Propagation {
       // What is repeated is sent once.
       if (node.inputs.size() == 1 && element_count(result.shape) > element_count(old_.shape(input))) return false;
       // Each micro-batch's gradient is to be reduced by itself over what splits it.
-      if (axis == reduced_each_ && node.inputs.size() > 1 && is_linear && seeds_.wanted[input.index()]) return false;
+      if (reduced_each_[axis] && node.inputs.size() > 1 && is_linear && seeds_.wanted[input.index()]) return false;
     }
     if (parts == 0) return false;
     return is_linear ? parts == node.inputs.size() || op.min_inputs != op.max_inputs : parts == 1;
@@ -559,7 +563,7 @@ class Propagation {
   Seeds seeds_;
   Hints hints_;
   std::optional<Axis> tp_;
-  std::optional<Axis> reduced_each_;
+  std::array<bool, std::tuple_size_v<Origins>> reduced_each_{};
   int64_t tokens_ = 0;
   std::array<bool, std::tuple_size_v<Origins>> is_model_axis_{}, is_data_axis_{};
   std::vector<uint32_t> uses_;
