@@ -210,16 +210,10 @@ class Searcher {
     return sum;
   }
 
-  // How long a rank computes in the passes of a step, on average, if all ranks together compute one micro-batch so
-  // long.
-  [[nodiscard]] static double of_step(const Candidate& one, double of_micro_batch) {
-    return of_micro_batch * static_cast<double>(one.micro_batches) / static_cast<double>(one.pp);
-  }
   void tighten(Outcome& outcome) {
     const Candidate& one = outcome.candidate;
     outcome.least_seconds =
-        std::max(outcome.least_seconds,
-                 least_seconds(bounds_.with_waiting(one, bounds_.least_compute_seconds(one)), sending_seconds(one)));
+        std::max(outcome.least_seconds, least_seconds(bounds_.least_pass_seconds(one), sending_seconds(one)));
     const SearchBounds::TooLarge* const found = bounds_.too_large(one);
     if (found == nullptr) return;
     outcome.verdict = Verdict::kTooLarge;
@@ -445,12 +439,10 @@ class Searcher {
   }
 
   // By stage, of a model of all layers. `recomputes`: all that can be.
-  StagesTaken take_stages_of(const Candidate& one, std::optional<int64_t> parts, bool recomputes) {
-    RecomputeOptions all;
-    all.budget_bytes = 0;
-    all.target = cluster_.target;
-    all.matmuls = matmul_rule(all.target.features);
-    const RecomputeOptions* const recompute = recomputes ? &all : nullptr;
+  // `kept`: the same way, planned so that nothing is recomputed, whose stages have the same layers; nullptr: this is
+  // it.
+  StagesTaken take_stages_of(const Candidate& one, std::optional<int64_t> parts, bool recomputes,
+                             const StagesTaken* kept) {
     const int64_t stages = one.pp * chunks_of(options_.pins), shown = std::min(stages, kShownStages);
     const int64_t layers = (model_.layers + stages - 1) / stages;
     const Context context = context_for(one);
@@ -459,10 +451,22 @@ class Searcher {
       options.passes.settings.strategy.context = context;
       return options;
     };
+    // What is kept counts as often as a rank of the model holds it, or whatever else has the peak of the few layers
+    // would leave nothing to gain. 1F1B holds as many micro-batches as there are ranks.
+    const auto recompute_of = [&](int64_t of_layers) -> std::optional<RecomputeOptions> {
+      if (!recomputes) return std::nullopt;
+      RecomputeOptions all;
+      all.budget_bytes = 0;
+      all.more_layers = static_cast<double>(model_.layers) / static_cast<double>(of_layers) - 1;
+      all.target = cluster_.target;
+      all.matmuls = matmul_rule(all.target.features);
+      return all;
+    };
     if (model_.cut) {
       ++planned_;
       PlanGraphOptions options = options_of(layers);
-      const StepCut cut = model_.cut(one, options.passes.settings.strategy, recompute);
+      const std::optional<RecomputeOptions> recompute = recompute_of(model_.layers);
+      const StepCut cut = model_.cut(one, options.passes.settings.strategy, recompute ? &*recompute : nullptr);
       return take_stages(cut, stages, one.micro_batches, options, plans_);
     }
     const int64_t deeper = model_.layers == stages ? kShallow : kDeep;
@@ -475,16 +479,23 @@ class Searcher {
     const auto take = [&](const Graph& step, int64_t a_stage) {
       PlanGraphOptions options = options_of(a_stage);
       const auto in_time = cut_of(one, shown * a_stage, step, options.passes.settings.strategy);
-      const StepCut cut = cut_layers(*in_time, shown, a_stage, splits, recompute);
+      const std::optional<RecomputeOptions> recompute = recompute_of(a_stage);
+      const StepCut cut = cut_layers(*in_time, shown, a_stage, splits, recompute ? &*recompute : nullptr);
       return take_stages(cut, shown, one.micro_batches, options, plans_);
     };
     if (deeper == kShallow) {
       const StagesTaken taken = take(few, kShallow);
-      return with_all_layers(taken, taken, stages, model_.layers);
+      return with_all_layers(taken, taken, std::vector<int64_t>(static_cast<size_t>(stages), kShallow));
     }
     std::future<StagesTaken> beside = std::async(std::launch::async, [&] { return take(few, kShallow); });
-    const StagesTaken deep = take(more, deeper);
-    return with_all_layers(beside.get(), deep, stages, model_.layers);
+    const StagesTaken deep = take(more, deeper), shallow = beside.get();
+    std::vector<int64_t> layers_of;
+    if (kept != nullptr)
+      for (const StageTaken& stage : *kept) layers_of.push_back(stage.layers);
+    else
+      layers_of = layers_of_stages(shallow, deep, stages, model_.layers);
+    if (kept == nullptr) bounds_.add_stages(one, shallow, deep);
+    return with_all_layers(shallow, deep, layers_of);
   }
 
   // A way with exchanges that block, which is quick to plan. Then with recomputation, where it does not fit; then with
@@ -492,7 +503,7 @@ class Searcher {
   Step plan_depths(Outcome& outcome) {
     const Candidate& one = outcome.candidate;
     Depths depths = take_both(one, {});
-    bounds_.add(one, sum_of(depths, &Taken::pass_seconds), false);
+    bounds_.add(one, {sum_of(depths, &Taken::pass_seconds) / static_cast<double>(one.micro_batches)}, false);
     sum_up(outcome, depths);
     outcome.roomy_seconds = outcome.seconds;
     outcome.roomy_bytes = outcome.bytes();
@@ -504,7 +515,8 @@ class Searcher {
       Depths within = depths;
       squeeze(again, within, std::make_shared<RecomputeLooks>());
       if (again.bytes() <= memory_bytes_) {
-        bounds_.add(again.candidate, sum_of(within, &Taken::pass_seconds), true);
+        bounds_.add(again.candidate,
+                    {sum_of(within, &Taken::pass_seconds) / static_cast<double>(again.candidate.micro_batches)}, true);
         return fitting_depths(again, within);
       }
       does_not_fit(again, "recomputation included");
@@ -535,17 +547,17 @@ class Searcher {
   // what lies evenly between all kept and all recomputed.
   Step plan_stages(Outcome& outcome) {
     const Candidate& one = outcome.candidate;
-    const StagesTaken kept = take_stages_of(one, {}, false);
+    const StagesTaken kept = take_stages_of(one, {}, false, nullptr);
     sum_up_stages(kept, cluster_, options_.pins, outcome);
     outcome.roomy_seconds = outcome.seconds;
     outcome.roomy_bytes = outcome.bytes();
-    const double compute = of_step(one, compute_seconds_of(kept));
+    const std::vector<double> compute = compute_seconds_of(kept);
     bounds_.add(one, compute, false);
     outcome.least_seconds =
         std::max(outcome.least_seconds, least_seconds(bounds_.with_waiting(one, compute), sending_seconds(one)));
     if (outcome.bytes() <= memory_bytes_) return fitting_stages(outcome, kept, 0);
     return {[this, kept](Outcome& again) {
-      const StagesTaken all = take_stages_of(again.candidate, {}, true);
+      const StagesTaken all = take_stages_of(again.candidate, {}, true, &kept);
       double share = 0;
       StagesTaken squeezed;
       while (again.bytes() > memory_bytes_ && share < 1) {
@@ -555,7 +567,7 @@ class Searcher {
       }
       again.recomputes = true;
       if (again.bytes() <= memory_bytes_) {
-        bounds_.add(again.candidate, of_step(again.candidate, compute_seconds_of(squeezed)), true);
+        bounds_.add(again.candidate, compute_seconds_of(squeezed), true);
         return fitting_stages(again, squeezed, share);
       }
       does_not_fit(again, "recomputation included");
@@ -568,11 +580,11 @@ class Searcher {
     const double least = least_seconds_of(stages, options_.pins, outcome.candidate);
     outcome.least_seconds = std::max(outcome.least_seconds, least_seconds(least, sending_seconds(outcome.candidate)));
     if (!options_.pins.base.overlap_bytes || outcome.exposed_seconds == 0) return {};
-    return {[this, share](Outcome& blocking) {
+    return {[this, share, blocks = stages](Outcome& blocking) {
       hide_exchanges(blocking, [&](int64_t parts) {
         Outcome beside = blocking;
-        StagesTaken stages = take_stages_of(beside.candidate, parts, false);
-        if (share > 0) stages = between(stages, take_stages_of(beside.candidate, parts, true), share);
+        StagesTaken stages = take_stages_of(beside.candidate, parts, false, &blocks);
+        if (share > 0) stages = between(stages, take_stages_of(beside.candidate, parts, true, &blocks), share);
         sum_up_stages(stages, cluster_, options_.pins, beside);
         beside.seconds = std::max(beside.seconds, beside.least_seconds);  // as of depths
         return beside;

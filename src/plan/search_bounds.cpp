@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <utility>
 
 #include "plan/stages/stage_order.h"
 
@@ -13,10 +15,21 @@ namespace {
 // shape.
 constexpr double kOtherShape = 0.02;
 
+// Whether a rank may compute for one micro-batch while it waits for another.
+bool overlaps_itself(const SearchPins& pins) {
+  return chunks_of(pins) > 1 || pins.order == "zb-h1" || pins.order == "zb-v" || pins.order == "dualpipe-v";
+}
+
 }  // namespace
 
-void SearchBounds::add(const Candidate& way, double seconds, bool recomputes) {
-  planned_.push_back({way, seconds, recomputes});
+void SearchBounds::add(const Candidate& way, std::vector<double> of_stages, bool recomputes) {
+  const double of_micro_batch = std::accumulate(of_stages.begin(), of_stages.end(), 0.0);
+  const double seconds = of_micro_batch * static_cast<double>(way.micro_batches) / static_cast<double>(way.pp);
+  planned_.push_back({way, seconds, with_waiting(way, of_stages), recomputes});
+}
+
+void SearchBounds::add_stages(const Candidate& way, StagesTaken shallow, StagesTaken deep) {
+  layered_.push_back({way, std::move(shallow), std::move(deep)});
 }
 
 int64_t SearchBounds::rows_of_rank(const Candidate& way) const {
@@ -50,29 +63,73 @@ bool SearchBounds::holds_more(const Candidate& one, const Candidate& other) cons
 }
 
 double SearchBounds::with_waiting(const Candidate& way, double seconds) const {
-  const bool is_split = pins_.order == "zb-h1" || pins_.order == "zb-v" || pins_.order == "dualpipe-v";
   if (way.pp == 1) return seconds;
   const auto m = static_cast<double>(way.micro_batches), n = static_cast<double>(way.pp);
   const double of_micro_batch = seconds * n / m;
-  if (chunks_of(pins_) > 1 || is_split) return std::max(seconds, of_micro_batch);
-  // Before the first pass of stage s and behind its last one a micro-batch is in all stages before s. If the step takes
-  // x, stage 0 takes x / m at most for each of m micro-batches, stage 1 (x - x / m) / m and so on.
+  if (overlaps_itself(pins_)) return std::max(seconds, of_micro_batch);
+  // As below. If the step takes x, stage 0 takes x / m at most for each of m micro-batches, stage 1 (x - x / m) / m and
+  // so on.
   return of_micro_batch / (1 - std::pow(1 - 1 / m, n));
 }
 
-double SearchBounds::least_compute_seconds(const Candidate& way) const {
+// Before the first pass of stage s and behind its last one a micro-batch is in all stages before s.
+double SearchBounds::with_waiting(const Candidate& way, const std::vector<double>& of_stages) const {
+  const auto m = static_cast<double>(way.micro_batches);
+  if (overlaps_itself(pins_))
+    return with_waiting(way,
+                        std::accumulate(of_stages.begin(), of_stages.end(), 0.0) * m / static_cast<double>(way.pp));
+  double before = 0, most = 0;
+  for (const double seconds : of_stages) {
+    most = std::max(most, before + m * seconds);
+    before += seconds;
+  }
+  return most;
+}
+
+// The most that planned ways say. `of`: of a planned way, and whether it has the same work in the same pieces.
+template <typename Of>
+double SearchBounds::least(const Candidate& way, const Of& of) const {
   double least = 0;
   for (const Planned& known : planned_) {
-    double seconds = 0;
-    if (!known.recomputes && computes_alike(way, known.way))
-      seconds = known.seconds;
+    const bool is_alike = computes_alike(way, known.way);
+    if (!known.recomputes && is_alike)
+      least = std::max(least, of(known, true));
     else if (!known.recomputes && splits_further(way, known.way))
-      seconds = known.seconds * (1 - kOtherShape);
-    else if (known.recomputes && computes_alike(way, known.way) && holds_more(way, known.way))
-      seconds = known.seconds * (1 - kOtherShape);
-    least = std::max(least, seconds);
+      least = std::max(least, of(known, false) * (1 - kOtherShape));
+    else if (known.recomputes && is_alike && holds_more(way, known.way))
+      least = std::max(least, of(known, true) * (1 - kOtherShape));
   }
   return least;
+}
+
+double SearchBounds::least_compute_seconds(const Candidate& way) const {
+  return least(way, [](const Planned& known, bool) { return known.compute_seconds; });
+}
+
+double SearchBounds::least_pass_seconds(const Candidate& way) const {
+  const double seconds = least(way, [&](const Planned& known, bool is_alike) {
+    return is_alike ? known.pass_seconds : with_waiting(way, known.compute_seconds);
+  });
+  return std::max(seconds, of_other_depths(way) * (1 - kOtherShape));
+}
+
+// Of pipelines alike but for the number of stages, each has as many layers as balance gives it.
+double SearchBounds::of_other_depths(const Candidate& way) const {
+  if (way.pp == 1) return 0;
+  const int64_t stages = way.pp * chunks_of(pins_);
+  const auto says = [&](const Layered& known) {
+    Candidate other = known.way;
+    other.pp = way.pp;
+    return known.shallow.size() == static_cast<size_t>(std::min(stages, kShownStages)) && computes_alike(way, other);
+  };
+  const auto known = std::ranges::find_if(layered_, says);
+  if (known == layered_.end()) return 0;
+  auto [found, is_new] = of_other_depths_.try_emplace({way.pp, way.cp, way.tp, way.micro_batches});
+  if (is_new)
+    found->second = with_waiting(
+        way, compute_seconds_of(with_all_layers(known->shallow, known->deep,
+                                                layers_of_stages(known->shallow, known->deep, stages, model_.layers))));
+  return found->second;
 }
 
 const SearchBounds::TooLarge* SearchBounds::too_large(const Candidate& way) const {

@@ -56,6 +56,7 @@ StageTaken with_layers(const StagesTaken& shallow, const StagesTaken& deep, int6
   StageTaken out;
   for (double StageTaken::*quantity : kQuantities)
     out.*quantity = std::max(0.0, of_depth(shallow[shown].*quantity, deep[shown].*quantity, layers));
+  out.layers = layers;
   out.step_bytes = most_bytes((layers < kDeep ? shallow : deep)[shown].functions, more_layers(layers));
   return out;
 }
@@ -177,18 +178,17 @@ StagesTaken between(const StagesTaken& from, const StagesTaken& to, double share
   return out;
 }
 
-StagesTaken with_all_layers(const StagesTaken& shallow, const StagesTaken& deep, int64_t stages, int64_t layers) {
-  const std::vector<int64_t> of_stage = layers_of_stages(shallow, deep, stages, layers);
+StagesTaken with_all_layers(const StagesTaken& shallow, const StagesTaken& deep, const std::vector<int64_t>& layers) {
   StagesTaken out;
-  for (int64_t s = 0; s < stages; ++s)
-    out.push_back(with_layers(shallow, deep, s, stages, of_stage[static_cast<size_t>(s)]));
+  for (const int64_t of_stage : layers)
+    out.push_back(with_layers(shallow, deep, std::ssize(out), std::ssize(layers), of_stage));
   return out;
 }
 
-double compute_seconds_of(const StagesTaken& stages) {
-  double sum = 0;
-  for (const StageTaken& stage : stages) sum += stage.compute_seconds;
-  return sum;
+std::vector<double> compute_seconds_of(const StagesTaken& stages) {
+  std::vector<double> seconds;
+  for (const StageTaken& stage : stages) seconds.push_back(stage.compute_seconds);
+  return seconds;
 }
 
 double least_seconds_of(const StagesTaken& stages, const SearchPins& pins, const Candidate& way) {

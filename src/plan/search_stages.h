@@ -23,11 +23,12 @@ struct StageTaken {
   double compute_seconds = 0;                        // of both passes; of each:
   double forward_compute_seconds = 0, input_compute_seconds = 0, weight_compute_seconds = 0;
   double update_seconds = 0, update_exchange_seconds = 0, update_exposed_seconds = 0, update_compute_seconds = 0;
-  double balance_seconds = 0;               // of both passes, by the roofline of balanced_stages()
-  double held_bytes = 0;                    // from the forward pass to the end of the backward pass
-  double onward_bytes = 0;                  // to the next stage, which returns a gradient of the same size
-  double state_bytes = 0;                   // between steps
-  double step_bytes = 0;                    // of the largest function
+  double balance_seconds = 0;  // of both passes, by the roofline of balanced_stages()
+  double held_bytes = 0;       // from the forward pass to the end of the backward pass
+  double onward_bytes = 0;     // to the next stage, which returns a gradient of the same size
+  double state_bytes = 0;      // between steps
+  double step_bytes = 0;       // of the largest function
+  int64_t layers = 0;
   std::vector<LayerMemory> functions = {};  // of a stage that was planned
 };
 
@@ -54,14 +55,14 @@ std::vector<int64_t> layers_of_stages(const StagesTaken& shallow, const StagesTa
 // The stages at `share` of the way from one to the other.
 StagesTaken between(const StagesTaken& from, const StagesTaken& to, double share);
 
-// The stages of a model with all layers.
-StagesTaken with_all_layers(const StagesTaken& shallow, const StagesTaken& deep, int64_t stages, int64_t layers);
+// The stages of a model, each with so many layers.
+StagesTaken with_all_layers(const StagesTaken& shallow, const StagesTaken& deep, const std::vector<int64_t>& layers);
 
 // The result for the whole way: the time, and the memory of the rank that needs most.
 void sum_up_stages(const StagesTaken& stages, const Cluster& cluster, const SearchPins& pins, Outcome& outcome);
 // What the way takes at least with this computation, however its exchanges are hidden.
 double least_seconds_of(const StagesTaken& stages, const SearchPins& pins, const Candidate& way);
-// The computation of one micro-batch, over all ranks.
-double compute_seconds_of(const StagesTaken& stages);
+// The computation of one micro-batch, by stage.
+std::vector<double> compute_seconds_of(const StagesTaken& stages);
 
 }  // namespace stepc

@@ -244,11 +244,15 @@ bool FusionGroups::is_plain(size_t node) const {
   if (!has(one, Trait::kElementwise)) return false;
   const Shape& shape = graph_.shape(one.outputs[0]);
   return std::ranges::all_of(one.inputs, [&](TensorId input) {
-    const NodeId producer = graph_.tensors[input.index()].producer;
-    const bool viewed = producer.valid() && roles_[producer.index()] == Role::kFree &&
-                        has(graph_.nodes[producer.index()], Trait::kView);
-    return !viewed && (graph_.shape(input) == shape || graph_.shape(input).empty());
+    return !reads_view(input) && (graph_.shape(input) == shape || graph_.shape(input).empty());
   });
+}
+bool FusionGroups::reads_view(TensorId tensor) const {
+  const NodeId producer = graph_.tensors[tensor.index()].producer;
+  if (!producer.valid() || roles_[producer.index()] != Role::kFree) return false;
+  const Node& free = graph_.nodes[producer.index()];
+  return has(free, Trait::kView) ||
+         std::ranges::any_of(free.inputs, [&](TensorId input) { return reads_view(input); });
 }
 bool FusionGroups::are_plain(const Nodes& members) const {
   Shape shape;

@@ -75,6 +75,7 @@ class FusionGroups {
   [[nodiscard]] bool only_work_reads(TensorId tensor) const;
   void add_sources(TensorId tensor, std::set<TensorId>& tensors) const;
   [[nodiscard]] bool is_plain(size_t node) const;
+  [[nodiscard]] bool reads_view(TensorId tensor) const;  // through what is free
 
   const Graph& graph_;
   KnownGroups& known_;
