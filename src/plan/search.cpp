@@ -33,7 +33,10 @@ constexpr double kShareOfRecomputation = 0.125;  // steps in which a pipeline is
 
 constexpr double kRounding = 1e-9;  // of seconds that are summed in another order
 
-constexpr double kLevel = 0.01;  // of bounds, a part of them
+constexpr double kLevel = 0.01;  // of expected times, a part of them
+// The logarithm of what a plan is expected to take, by the bound of a way of which nothing is planned: at least, and
+// for each halving of the work along cp and tp.
+constexpr double kUnplanned = 0.25, kOfHalves = 0.05;
 
 constexpr size_t kMostCuts = 16;  // that are kept at one time
 
@@ -74,24 +77,29 @@ class Searcher {
     std::function<Step(Outcome&)> plan = {};
   };
 
-  // Best first (Hart, Nilsson, Raphael, A formal basis for the heuristic determination of minimum cost paths, 1968): of
-  // all ways the one whose bound is lowest takes its next step, which raises its bound, until no bound is below the
-  // best plans. So a way is planned no further than to where its bound leaves it out.
+  // Best first (after Hart, Nilsson, Raphael, A formal basis for the heuristic determination of minimum cost paths,
+  // 1968): of all ways the one that is expected to take least takes its next step, which raises its bound, until no
+  // bound is below the best plans. So a way is planned no further than to where its bound leaves it out, and a search
+  // that stops before that has planned good ones. The order alone goes by what is expected: of a way that has begun,
+  // half way between its bound and its time with exchanges that block.
   void plan_all(std::vector<Outcome>& outcomes) {
     std::vector<Step> steps(outcomes.size());
-    std::set<std::pair<double, size_t>> open;  // levels of bounds
+    std::set<std::pair<double, size_t>> open;  // by level
     for (size_t i = 0; i < outcomes.size(); ++i) {
       if (outcomes[i].verdict == Verdict::kTooLarge) continue;
       steps[i].plan = [this](Outcome& outcome) { return plan_first(outcome); };
-      open.emplace(level_of(least_alone(outcomes[i].candidate)), i);
+      open.emplace(level_of(outcomes[i], false), i);
     }
     std::vector<bool> has_begun(outcomes.size(), false);
-    const auto level_now = [&](size_t i) {
-      return level_of(has_begun[i] ? outcomes[i].least_seconds : least_alone(outcomes[i].candidate));
-    };
+    const auto level_now = [&](size_t i) { return level_of(outcomes[i], has_begun[i]); };
     std::multiset<double> best;  // seconds
     size_t done = 0;
-    while (!open.empty()) {
+    const auto cannot_be_faster = [&](size_t i) {
+      return best.size() >= options_.top &&
+             outcomes[i].least_seconds >= *std::next(best.begin(), static_cast<ptrdiff_t>(options_.top) - 1);
+    };
+    const bool is_limited = !options_.is_exhaustive && options_.most_plans > 0;
+    while (!open.empty() && (!is_limited || planned_ < options_.most_plans)) {
       const auto [level, i] = *open.begin();
       open.erase(open.begin());
       Outcome& outcome = outcomes[i];
@@ -103,9 +111,7 @@ class Searcher {
           continue;
         }
       }
-      if (!options_.is_exhaustive && best.size() >= options_.top &&
-          outcome.least_seconds >= *std::next(best.begin(), static_cast<ptrdiff_t>(options_.top) - 1))
-        continue;
+      if (!options_.is_exhaustive && cannot_be_faster(i)) continue;
       if (options_.progress && !has_begun[i]) options_.progress(done++, outcomes.size());
       has_begun[i] = true;
       if (outcome.verdict == Verdict::kPlanned) best.erase(best.find(outcome.seconds));
@@ -116,15 +122,18 @@ class Searcher {
     }
     for (size_t i = 0; i < outcomes.size() && !options_.is_exhaustive; ++i)
       if (!has_begun[i] && outcomes[i].verdict == Verdict::kNotFaster) tighten(outcomes[i]);
+    for (const auto& [level, i] : open)
+      if (outcomes[i].verdict != Verdict::kTooLarge) outcomes[i].is_open = !cannot_be_faster(i);
   }
-  // Bounds that differ by less than a hundredth are one level: of these the way that holds least is planned to its end
+  // Times that differ by less than a hundredth are one level: of these the way that holds least is planned to its end
   // first, because what it says of others may leave them out.
-  // The waiting of a pipeline apart: the more micro-batches the less it waits, and the smaller they are.
-  double least_alone(const Candidate& way) {
-    const double compute = std::max(best_compute_seconds(), bounds_.least_compute_seconds(way));
-    return least_seconds(compute, sending_seconds(way));
+  static double level_of(const Outcome& one, bool has_begun) {
+    const Candidate& way = one.candidate;
+    const double above = kUnplanned + kOfHalves * std::log2(static_cast<double>(way.cp * way.tp));
+    const double expected = has_begun ? (one.least_seconds + std::max(one.seconds, one.least_seconds)) / 2
+                                      : one.least_seconds * std::exp(above);
+    return std::floor(std::log(expected) / kLevel);
   }
-  static double level_of(double seconds) { return std::floor(std::log(seconds) / kLevel); }
 
   [[nodiscard]] static bool is_cut(const Candidate& one) { return one.pp > 1 || one.micro_batches > 1; }
 
@@ -197,14 +206,14 @@ class Searcher {
         if (const auto axis = mesh.find(name)) axes.push_back(*axis);
       if (axes.empty()) return 0.0;
       const auto ranks = static_cast<double>(mesh.size(axes));
-      const double bytes = (ranks - 1) / ranks * whole / static_cast<double>(one.pp * one.tp);
+      const double bytes = (ranks - 1) / ranks * whole / static_cast<double>(one.pp * one.tp * one.cp);
       return exchange(cluster_.target.rates, mesh, kind, {{}, axes, 1, 0, bytes, 0}).bytes_seconds;
     };
-    // A micro-batch of a model of layers is a program of its own, which leaves nothing gathered. Of gradients only what
-    // ranks of other rows send: a step may compute the same on all ranks of cp.
+    // A micro-batch of a model of layers is a program of its own, which leaves nothing gathered. Along cp a step may
+    // compute the same on all ranks: then each sends its part, and nothing goes along cp.
     const double times = model_.cut ? 1.0 : static_cast<double>(one.micro_batches);
     double sum = seconds(Collective::kReduceScatter, {"dp_shard"}, parameters) * (one.zero >= 2 ? times : 1);
-    if (one.zero == 3) sum += seconds(Collective::kAllGather, {"dp_shard", "cp"}, gathered) * times;
+    if (one.zero == 3) sum += seconds(Collective::kAllGather, {"dp_shard"}, gathered) * times;
     if (one.zero < 2)
       sum = std::max(sum, seconds(Collective::kReduceScatter, {"dp_replicate", "dp_shard"}, parameters));
     return sum;

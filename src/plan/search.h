@@ -107,22 +107,25 @@ struct Outcome {
   double roomy_seconds = 0;     // of a step with as much memory as it can use: `roomy_bytes`
   uint64_t roomy_bytes = 0;
   std::string why = {};  // the reason for missing numbers
+  bool is_open = false;  // the search stopped before it had planned it to the end, or left it out
   [[nodiscard]] uint64_t bytes() const { return state_bytes + step_bytes; }
 };
 
 struct SearchResult {
-  std::vector<Outcome> outcomes;  // planned ways that fit, the fastest first; then all others
-  size_t planned = 0;             // Schedules made
-  double seconds = 0;             // of the search
-  [[nodiscard]] size_t count(Verdict verdict) const;
+  std::vector<Outcome> outcomes;                      // planned ways that fit, the fastest first; then all others
+  size_t planned = 0;                                 // Schedules made
+  double seconds = 0;                                 // of the search
+  [[nodiscard]] size_t count(Verdict verdict) const;  // of ways that are not open, or planned
+  [[nodiscard]] size_t open() const;                  // ways
   // The fastest way that fits; nullptr if nothing fits.
   [[nodiscard]] const Outcome* best() const;
 };
 
 struct SearchOptions {
   SearchPins pins = {};
-  size_t top = 5;                         // the number of best ways whose order is certain
-  bool is_exhaustive = false;             // no bound excludes a way
+  size_t top = 5;              // the number of best ways whose order is certain
+  bool is_exhaustive = false;  // no bound excludes a way
+  size_t most_plans = 0;       // the search stops when it has made so many; 0: when no bound is below the best
   std::vector<std::string> without = {};  // passes that are left out, to see what they gain
   std::function<void(size_t done, size_t all)> progress = {};
 };

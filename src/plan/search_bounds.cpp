@@ -40,17 +40,23 @@ double SearchBounds::tokens_of_rank(const Candidate& way) const {
   return static_cast<double>(rows_of_rank(way) * model_.tokens) / static_cast<double>(way.cp);
 }
 
-// A plan of the same pp, tp, cp and rows computes as long in its forward and backward pass; in float8 one of the same
-// dp_shard and zero too, because a rank scales the part of a parameter that it holds.
+// Whether ranks hold the same parts of parameters and of the state. With cp the passes depend on it: a step that is not
+// split along cp may compute with the parts that the ranks hold. In float8 too, for a rank scales the part that it
+// holds.
+bool SearchBounds::holds_alike(const Candidate& one, const Candidate& other) const {
+  return (!model_.fp8 && other.cp == 1) || (one.dp_shard == other.dp_shard && one.zero == other.zero);
+}
+
+// A plan of the same pp, tp, cp and rows computes as long in its forward and backward pass.
 bool SearchBounds::computes_alike(const Candidate& one, const Candidate& other) const {
   return one.pp == other.pp && one.tp == other.tp && one.cp == other.cp && rows_of_rank(one) == rows_of_rank(other) &&
-         (!model_.fp8 || (one.dp_shard == other.dp_shard && one.zero == other.zero));
+         holds_alike(one, other);
 }
 
 // Whether a way splits the step at least as far: the same work in smaller pieces, which no kernel does faster.
 bool SearchBounds::splits_further(const Candidate& one, const Candidate& other) const {
   return !model_.fp8 && one.pp % other.pp == 0 && one.tp % other.tp == 0 && one.cp % other.cp == 0 &&
-         tokens_of_rank(one) <= tokens_of_rank(other);
+         tokens_of_rank(one) <= tokens_of_rank(other) && holds_alike(one, other);
 }
 
 // Whether a way holds at least what the other holds: as many rows, and nothing split further. The functions of stages

@@ -55,6 +55,7 @@ class SearchBounds {
   template <typename Of>
   [[nodiscard]] double least(const Candidate& way, const Of& of) const;
   [[nodiscard]] double of_other_depths(const Candidate& way) const;
+  [[nodiscard]] bool holds_alike(const Candidate& one, const Candidate& other) const;
   [[nodiscard]] bool computes_alike(const Candidate& one, const Candidate& other) const;
   [[nodiscard]] bool splits_further(const Candidate& one, const Candidate& other) const;
   [[nodiscard]] bool holds_more(const Candidate& one, const Candidate& other) const;

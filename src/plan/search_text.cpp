@@ -55,7 +55,8 @@ std::string reason_of(const Outcome& one, const Outcome& best) {
                  time_text(std::max(0.0, compute)), waits);
     }
     case Verdict::kNotFaster:
-      return str("not faster: no plan takes less than {}", time_text(one.least_seconds));
+      return str("{}: no plan takes less than {}", one.is_open ? "not looked at to the end" : "not faster",
+                 time_text(one.least_seconds));
     case Verdict::kDoesNotFit:
       return str("does not fit: {}", one.why);
     case Verdict::kTooLarge:
@@ -97,10 +98,16 @@ std::string config_of(const Candidate& one, const SearchSubject& subject) {
 std::string to_text(const SearchResult& result, const SearchSubject& subject, const Cluster& cluster, size_t top) {
   std::string out =
       str("{}, {} rows of {} tokens a step, on {}\n", subject.title, subject.rows, subject.tokens, title_of(cluster));
-  out += str("{} {}, {} plans in {}: {} fit, {} cannot be faster, {} are too large, {} cannot be\n\n",
+  out += str("{} {}, {} plans in {}: {} fit, {} cannot be faster, {} are too large, {} cannot be\n",
              result.outcomes.size(), result.outcomes.size() == 1 ? "way" : "ways", result.planned,
              time_text(result.seconds), result.count(Verdict::kPlanned), result.count(Verdict::kNotFaster),
              result.count(Verdict::kDoesNotFit) + result.count(Verdict::kTooLarge), result.count(Verdict::kImpossible));
+  if (result.open() > 0)
+    out +=
+        str("{} of {} ways were not looked at to the end, for the search stops after so many plans: one of them may be "
+            "faster; --plans lets it make more, --pin leaves fewer ways\n",
+            result.open(), result.outcomes.size());
+  out += "\n";
   const Outcome* best = result.best();
   if (best == nullptr) return out + nothing_fits(result, cluster) + "\n";
   out += str("{:>3}  {:>10}  {:>9}  {:>8}  {:>7}  {:>6}  {:>6}  {:>10}  {:>10}  {:>10}\n", "", "step", "tokens/s",
@@ -143,6 +150,9 @@ std::string to_table(const std::vector<SearchAnswer>& answers) {
 }
 
 std::string nothing_fits(const SearchResult& result, const Cluster& cluster) {
+  if (const size_t open = result.open(); open > 0)
+    return str("nothing fits of the ways that were looked at to the end, {} of {}", result.outcomes.size() - open,
+               result.outcomes.size());
   const auto memory = static_cast<uint64_t>(cluster.memory_bytes());
   const Outcome* smallest = nullptr;
   for (const Outcome& one : result.outcomes) {
@@ -206,6 +216,7 @@ std::string to_json(const SearchResult& result, const SearchSubject& subject, co
       row["step_bytes"] = one.step_bytes;
       row["recomputes"] = one.recomputes;
     }
+    if (one.is_open) row["is_open"] = true;
     if (!one.why.empty()) row["why"] = one.why;
     outcomes.push_back(std::move(row));
   }

@@ -156,8 +156,12 @@ Family family_of(const Candidate& one) {
 }
 
 size_t SearchResult::count(Verdict verdict) const {
-  return static_cast<size_t>(std::ranges::count(outcomes, verdict, &Outcome::verdict));
+  return static_cast<size_t>(std::ranges::count_if(outcomes, [&](const Outcome& one) {
+    return one.verdict == verdict && (verdict == Verdict::kPlanned || !one.is_open);
+  }));
 }
+
+size_t SearchResult::open() const { return static_cast<size_t>(std::ranges::count(outcomes, true, &Outcome::is_open)); }
 
 const Outcome* SearchResult::best() const {
   const bool is_there = !outcomes.empty() && outcomes.front().verdict == Verdict::kPlanned;

@@ -140,6 +140,27 @@ TEST(Search, LeavesPassesOut) {
   EXPECT_GT(search(model_of(4, 128), cluster_of(4), options).best()->seconds, with);
 }
 
+TEST(Search, SaysWhatItHasNotLookedAt) {
+  const SearchModel model = model_of(4, 8);
+  SearchOptions options = whole_steps();
+  const SearchResult whole = search(model, cluster_of(4), options);
+  EXPECT_EQ(whole.open(), 0U);
+  options.most_plans = 1;
+  const SearchResult stopped = search(model, cluster_of(4), options);
+  EXPECT_LT(stopped.planned, whole.planned);
+  EXPECT_EQ(stopped.outcomes.size(), whole.outcomes.size());
+  EXPECT_GT(stopped.open(), 0U);
+  size_t counted = stopped.open();
+  for (const Verdict verdict :
+       {Verdict::kPlanned, Verdict::kNotFaster, Verdict::kDoesNotFit, Verdict::kTooLarge, Verdict::kImpossible})
+    counted += stopped.count(verdict);
+  EXPECT_EQ(counted, stopped.outcomes.size());
+  const std::string text = to_text(stopped, {}, cluster_of(4), 5);
+  EXPECT_NE(text.find(str("{} of {} ways were not looked at to the end", stopped.open(), stopped.outcomes.size())),
+            std::string::npos)
+      << text;
+}
+
 TEST(Search, OfAPipelineItTellsHowLongRanksWait) {
   SearchOptions options;
   options.pins.pp = 2;

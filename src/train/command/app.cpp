@@ -252,6 +252,9 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& arguments) {
   plan->add_option("--documents", search.document_tokens,
                    "rows pack documents of so many tokens, as a run finds in its data; otherwise each row is one")
       ->check(CLI::Range(1.0, double{1 << 24}));
+  plan->add_option("--plans", search.most_plans, "after so many plans the search stops; 0: it looks at every way")
+      ->type_name("N")
+      ->capture_default_str();
   plan->add_option("--without", search.without, "a pass that is left out, to see what it gains (docs/passes.md)")
       ->check(CLI::IsMember({"recompute", "merge_collectives", "cut_exchanges", "split_collectives", "fuse", "order"}))
       ->allow_extra_args(false);

@@ -132,6 +132,7 @@ int run_plan(const RunConfig& config, const PlanCommand& command) {
     SearchOptions options;
     options.pins = pins_of(command, asked.parallel);
     options.top = command.top;
+    options.most_plans = command.most_plans;
     options.without = command.without;
     options.progress = [&](size_t done, size_t all) { phase.update(str("{} of {} ways", done, all)); };
     SearchResult result =

@@ -19,6 +19,7 @@ struct PlanCommand {
   std::vector<std::string> memories;      // of a device, as "40GiB"
   std::vector<std::string> pins;          // "tp=8", "zero=3", "micro_batches=4"
   std::optional<double> document_tokens;  // of data whose rows pack documents; none: each row is one
+  size_t most_plans = 1500;               // as in SearchOptions
   std::vector<std::string> without;       // passes
   std::filesystem::path json;             // where all ways are written, of several questions a list; empty: nowhere
   std::filesystem::path html;             // a page of what was found for the first question; empty: none
