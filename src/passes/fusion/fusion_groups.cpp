@@ -251,8 +251,7 @@ bool FusionGroups::reads_view(TensorId tensor) const {
   const NodeId producer = graph_.tensors[tensor.index()].producer;
   if (!producer.valid() || roles_[producer.index()] != Role::kFree) return false;
   const Node& free = graph_.nodes[producer.index()];
-  return has(free, Trait::kView) ||
-         std::ranges::any_of(free.inputs, [&](TensorId input) { return reads_view(input); });
+  return has(free, Trait::kView) || std::ranges::any_of(free.inputs, [&](TensorId input) { return reads_view(input); });
 }
 bool FusionGroups::are_plain(const Nodes& members) const {
   Shape shape;

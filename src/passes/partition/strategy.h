@@ -45,8 +45,8 @@ inline constexpr uint64_t kOverlapBytes = uint64_t{64} << 10;
 struct Strategy {
   Mesh mesh;
   // What is split over dp_shard and cp beside the batch and the sequence: 0 nothing, 1 optimizer state, 2 gradients
-  // too, 3 parameters too. 1 and 2 differ in a step of several micro-batches: over these axes, 1 reduces their gradients
-  // once, 2 each time.
+  // too, 3 parameters too. 1 and 2 differ in a step of several micro-batches: over these axes, 1 reduces their
+  // gradients once, 2 each time.
   int zero = 3;
   // Splits along the sequence what lies between the matmuls of tensor parallelism.
   bool sequence_parallel = true;
