@@ -166,6 +166,7 @@ PlannedGraph plan_within(const Graph& captured, const Trace* trace, const PlanGr
   Passes passes(run);
   const Graph core = passes.before(captured);  // of a mesh: a rank's, whose inputs the budget counts
   std::optional<RecomputeOptions> recompute = recompute_options(core, options);
+  const bool fuses = std::ranges::count(run.without, "fuse") == 0;
   std::optional<PlannedGraph> best;
   Graph recomputed;  // by the attempt before
   for (int attempt = 1;; ++attempt) {
@@ -187,8 +188,9 @@ PlannedGraph plan_within(const Graph& captured, const Trace* trace, const PlanGr
     if (!recompute) recompute.emplace();
     const uint64_t reached = ordered_bytes(planned.graph);
     if (!recompute->budget_bytes) recompute->budget_bytes = reached;
-    // Of the choices that there are it took the lowest: asked for less, it would take the same.
-    if (reached > *recompute->budget_bytes || *recompute->budget_bytes == 0) break;
+    // Of the choices that there are it took the lowest: asked for less, it would take the same. It counts what kernels
+    // of several nodes hold, so without fusion the nodes may take more than the choice was made for.
+    if ((fuses && reached > *recompute->budget_bytes) || *recompute->budget_bytes == 0) break;
     *recompute->budget_bytes -= std::min(excess, *recompute->budget_bytes);
   }
   // Of few tokens. Where the peak lies elsewhere, nothing is won.

@@ -91,7 +91,7 @@ def test_ranks_do_what_one_device_does(name, mesh, irtool, tmp_path):
 @pytest.mark.parametrize("name", ["llama", "windowed"])
 def test_attention_by_heads_exchanges_and_gathers_nothing(name, irtool, tmp_path):
     trace = captured(name, tmp_path)
-    text = irtool(trace, "dp_replicate=2,cp=2", "--context", "heads", "--on-ranks", "--communication")
+    text = irtool(trace, "dp_replicate=2,cp=2", "--zero", "0", "--context", "heads", "--on-ranks", "--communication")
     assert is_as_one_device(text), text
     rows = {(row[0], row[1]): int(row[2]) for row in map(str.split, text.splitlines()) if len(row) == 5}
     assert rows["all_to_all", "cp"] == 2 * 8  # of each layer: q, k, v, its result, and their gradients

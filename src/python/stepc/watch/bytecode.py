@@ -8,6 +8,7 @@ import collections
 import dis
 import opcode
 import sys
+import threading
 
 from stepc import _C
 
@@ -48,6 +49,23 @@ def why_unwatched():
         return ""
     known = ", ".join("%d.%d" % version for version in _WATCHED)
     return f"CPython {'%d.%d' % _VERSION} does not show what a step reads (those that do: {known})"
+
+
+# CPython 3.12 ends with a segmentation fault where one thread begins or ends to trace opcodes while another is in a trace
+# function: it forgets the opcode that the other is about to run (python/cpython#118415, which 3.13 has mended).
+_TRACING = threading.RLock() if _VERSION == (3, 12) else None
+
+
+def begin_tracing():
+    """Why this thread cannot trace opcodes now; empty: it may, until end_tracing()."""
+    if _TRACING is None or _TRACING.acquire(blocking=False):
+        return ""
+    return "CPython 3.12 watches one thread at a time, and another is being watched"
+
+
+def end_tracing():
+    if _TRACING is not None:
+        _TRACING.release()
 
 
 def opcode_names():

@@ -22,7 +22,7 @@ import numpy
 import torch
 
 from stepc import _C, tree
-from stepc.watch.bytecode import why_unwatched
+from stepc.watch.bytecode import begin_tracing, end_tracing, why_unwatched
 from stepc.watch.calls import Calls
 from stepc.watch.known import ITERATES, SIMPLE, Trust, effect_of, is_library, trust_in
 from stepc.watch.opcodes import table_of
@@ -70,14 +70,16 @@ class Watch(Calls):
         self._depth = None  # of the stack, at the present opcode
         self._inside = None  # an optimizer's or scheduler's step, which runs at every replay
         self._root = True
+        self._traces = False
         self._previous = None
 
     # ---- tracing
 
     def start(self):
-        if why := why_unwatched():
+        if why := why_unwatched() or begin_tracing():
             self.reason = why
             return
+        self._traces = True
         for argument in self.arguments or ():
             self._argument(argument, "batch")
         for one in self.bound:
@@ -87,9 +89,10 @@ class Watch(Calls):
         sys.settrace(self._call)
 
     def stop(self):
-        if why_unwatched():
+        if not self._traces:
             return
         sys.settrace(self._previous)
+        end_tracing()
         ended, self.places = self.places, []
         for place, number in ended:
             if not place.still_holds(number):
