@@ -23,7 +23,8 @@ TEST(Parallel, AxesStandInTheirOrder) {
   EXPECT_FALSE(strategy.sequence_parallel);
   EXPECT_EQ(to_text(strategy), "128 ranks (dp_replicate=2,dp_shard=4,cp=2,tp=8), zero 1, without sequence_parallel");
   EXPECT_EQ(to_text(strategy_of(config_of({.tp = 2}))), "2 ranks (tp=2)");
-  EXPECT_EQ(to_text(strategy_of(config_of({.cp = 2, .context = "heads"}))), "2 ranks (cp=2), zero 3, context = \"heads\"");
+  EXPECT_EQ(to_text(strategy_of(config_of({.cp = 2, .context = "heads"}))),
+            "2 ranks (cp=2), zero 3, context = \"heads\"");
   const Strategy narrow = strategy_of(config_of({.dp_replicate = 2, .reduce = "bfloat16"}));
   EXPECT_EQ(narrow.reduce, DType::kBF16);
   EXPECT_EQ(to_text(narrow), "2 ranks (dp_replicate=2), gradients sent as bf16");
