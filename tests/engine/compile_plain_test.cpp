@@ -7,6 +7,7 @@
 
 #include "engine/plan/compile.h"
 #include "engine/stepc.h"
+#include "optim/adamw.h"
 
 namespace stepc {
 namespace {
